@@ -1,0 +1,78 @@
+"""Gradients of attention with the score tiles computed again, so that memory stays O(N).
+
+With P = softmax(S), dP = dO V^T and D = rowsum(dO * O): dS = P * (dP - D) (FlashAttention, Dao et al. 2022, B.2).
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from .forward import ForwardTiles, _slice
+from .inputs import blocks
+from .plan import Tile
+
+
+def backward(
+    grad: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Tensor | None,
+    out: Tensor,
+    scale: float,
+    is_causal: bool,
+    tile: Tile,
+    mask_grad: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+    """Gradients for q, k, v and a float mask (None unless `mask_grad`).
+
+    All tensors as `inputs.broadcast` gives them; computed in fp32 (fp64 for fp64 inputs), which sums the
+    contributions of many tiles without losing them.
+    """
+    dtype = torch.promote_types(q.dtype, torch.float32)
+    dq = torch.empty(q.shape, dtype=q.dtype, device=q.device)
+    dk = torch.zeros(k.shape, dtype=dtype, device=k.device)
+    dv = torch.zeros(v.shape, dtype=dtype, device=v.device)
+    dmask = torch.zeros(mask.shape, dtype=dtype, device=q.device) if mask_grad else None
+    tiles = ForwardTiles(tile, dtype, q.device, scale, is_causal)
+    # Gradients need whole rows of weights: where the plan tiles the keys, take fewer rows instead.
+    step = tile.rows if tile.keys >= k.shape[-2] else max(tile.elements // k.shape[-2], 1)
+    products = torch.empty(0, dtype=dtype, device=q.device)
+    for block in blocks(q, k, v, out, mask):
+        dout = grad[block.index]
+        dq_, dk_, dv_ = dq[block.index], dk[block.key], dv[block.key]
+        dmask_ = None
+        if dmask is not None:
+            index = zip(block.index, dmask.shape)
+            dmask_ = dmask[tuple(i if n > 1 else (0 if isinstance(i, int) else slice(None)) for i, n in index)]
+        for start in range(0, block.q.shape[0], tile.heads):
+            heads = slice(start, min(start + tile.heads, block.q.shape[0]))
+            k_, v_ = block.k[heads].to(dtype), block.v[heads].to(dtype)  # (h, Nk, D), (h, Nk, Dv)
+            for row in range(0, block.q.shape[1], step):
+                rows = slice(row, min(row + step, block.q.shape[1]))
+                q_, do = block.q[heads, rows].to(dtype), dout[heads, rows].to(dtype)  # (h, r, D), (h, r, Dv)
+                keys = min(k_.shape[1], rows.stop) if is_causal else k_.shape[1]
+                m = None if block.mask is None else _slice(block.mask, heads, rows, slice(None))
+                p = tiles.weights(q_, k_[:, :keys], m, row)  # (h, r, keys)
+                if products.numel() < p.numel():
+                    products = torch.empty(p.numel(), dtype=dtype, device=q.device)
+                ds = products[: p.numel()].view(p.shape)
+                _accumulate(dv_, heads, keys, p.transpose(1, 2), do, 1.0, block.shared)
+                torch.baddbmm(ds, do, v_[:, :keys].transpose(1, 2), beta=0, out=ds)
+                delta = (do * block.out[heads, rows].to(dtype)).sum(-1, keepdim=True)  # (h, r, 1)
+                ds.sub_(delta).mul_(p)
+                dq_[heads, rows] = torch.bmm(ds, k_[:, :keys]).mul_(scale).to(q.dtype)
+                _accumulate(dk_, heads, keys, ds.transpose(1, 2), q_, scale, block.shared)
+                if dmask_ is not None:
+                    part = _slice(dmask_, heads, rows, slice(0, keys))
+                    part.add_(ds.sum_to_size(part.shape))
+    return dq, dk.to(k.dtype), dv.to(v.dtype), None if dmask is None else dmask.to(mask.dtype)
+
+
+def _accumulate(total: Tensor, heads: slice, keys: int, a: Tensor, b: Tensor, alpha: float, shared: bool) -> None:
+    """total[heads, :keys] += alpha * a @ b; where the heads share one key head, their sum goes to that one."""
+    if shared:
+        total[:, :keys] += torch.bmm(a, b).sum(0, keepdim=True).mul_(alpha)
+    else:
+        total[heads, :keys].baddbmm_(a, b, alpha=alpha)

@@ -1,0 +1,153 @@
+"""Exact attention, one score tile at a time.
+
+For each tile: scores = scale * q k^T (+ mask) into a reused buffer, softmax over the keys in place, times v into
+the output's slice. Query rows are independent of each other, so tiling them changes nothing. Only where not even
+a few rows fit beside all keys are the keys tiled too, with a running maximum and sum (Milakov & Gimelshein 2018,
+"Online normalizer calculation for softmax"; Rabe & Staats 2021, "Self-attention does not need O(n^2) memory").
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from . import memory
+from .inputs import Block
+from .plan import Tile
+
+
+def compute_dtype(dtype: torch.dtype, device_type: str, bf16_matmul: bool, precision: str) -> torch.dtype:
+    """The dtype that scores and softmax are computed in: `dtype` itself or float32."""
+    if dtype in (torch.float32, torch.float64):
+        return dtype
+    if precision == "safe":
+        return torch.float32
+    if precision == "fast":
+        return dtype
+    # CPUs multiply half precision slowly or not at all. bf16 without bf16 matmul goes to fp32, never to fp16,
+    # which overflows where bf16 does not.
+    native = device_type != "cpu" and (dtype != torch.bfloat16 or bf16_matmul)
+    return dtype if native else torch.float32
+
+
+def _slice(mask: Tensor, heads: slice, rows: slice, keys: slice) -> Tensor:
+    parts = (heads, rows, keys)
+    return mask[tuple(part if n > 1 else slice(None) for part, n in zip(parts, mask.shape))]
+
+
+class ForwardTiles:
+    """Computes one `Block` in tiles of at most `tile`; `scale` multiplies the scores inside the matmul.
+
+    `tile` shrinks when memory runs out; rows that are finished stay.
+    """
+
+    def __init__(self, tile: Tile, dtype: torch.dtype, device: torch.device, scale: float, is_causal: bool):
+        self.tile = tile
+        self.dtype = dtype
+        self.device = device
+        self.scale = scale
+        self.is_causal = is_causal
+        self.buffer: Tensor | None = None
+        self.emptied_cache = False
+
+    def run(self, block: Block) -> None:
+        heads, queries = block.q.shape[0], block.q.shape[1]
+        size = self.tile.heads * self.tile.batches
+        # A stack of what is left: (first head, one past the last, first row). Split when memory runs out.
+        todo = [(h, min(h + size, heads), 0) for h in reversed(range(0, heads, size))]
+        while todo:
+            start, end, row = todo.pop()
+            heads_ = slice(start, end)
+            k, v = block.k[heads_], block.v[heads_]
+            try:
+                if self.tile.keys >= k.shape[1]:
+                    k, v = k.to(self.dtype), v.to(self.dtype)
+                while row < queries:
+                    rows = slice(row, min(row + self.tile.rows, queries))
+                    self._one(block, heads_, rows, k, v)
+                    row = rows.stop
+            except Exception as error:
+                if not memory.is_out_of_memory(error):
+                    raise
+                self._shrink(block, error)
+                width = self.tile.heads * self.tile.batches
+                todo += [(h, min(h + width, end), row) for h in reversed(range(start, end, width))]
+
+    def _shrink(self, block: Block, error: Exception) -> None:
+        smaller = self.tile.halved()
+        if smaller is None:
+            raise memory.too_large(block.q, block.k, self.tile, self.dtype) from error
+        self.tile, self.buffer = smaller, None
+        if not self.emptied_cache:
+            memory.empty_cache(self.device)
+            self.emptied_cache = True
+
+    def _scores_buffer(self, heads: int, rows: int, keys: int) -> Tensor:
+        if self.buffer is None or self.buffer.numel() < heads * rows * keys:
+            self.buffer = torch.empty(heads * rows * keys, dtype=self.dtype, device=self.device)
+        return self.buffer[: heads * rows * keys].view(heads, rows, keys)
+
+    def _one(self, block: Block, heads: slice, rows: slice, k: Tensor, v: Tensor) -> None:
+        """Attention of `heads` and `rows` over all keys, written to the output's slice."""
+        q = block.q[heads, rows].to(self.dtype)  # (h, r, D)
+        out = block.out[heads, rows]  # (h, r, Dv)
+        mask = None if block.mask is None else _slice(block.mask, heads, rows, slice(None))
+        keys = min(k.shape[1], rows.stop) if self.is_causal else k.shape[1]
+        if self.tile.keys < keys:
+            self._online(q, k, v, out, mask, rows.start, keys)
+            return
+        weights = self.weights(q, k[:, :keys], mask, rows.start)
+        if out.dtype == self.dtype:
+            torch.bmm(weights, v[:, :keys], out=out)
+        else:
+            out.copy_(torch.bmm(weights, v[:, :keys]))
+
+    def scores(self, q: Tensor, k: Tensor, mask: Tensor | None, first_row: int, first_key: int = 0) -> Tensor:
+        """scale * q k^T with masks applied, (h, r, keys), in the reused buffer."""
+        h, r, keys = q.shape[0], q.shape[1], k.shape[1]
+        s = self._scores_buffer(h, r, keys)
+        if mask is not None and mask.dtype != torch.bool:
+            s.copy_(mask.expand_as(s))
+            torch.baddbmm(s, q, k.transpose(1, 2), beta=1, alpha=self.scale, out=s)
+        else:  # beta=0 ignores what the buffer held, NaN included
+            torch.baddbmm(s, q, k.transpose(1, 2), beta=0, alpha=self.scale, out=s)
+        if mask is not None and mask.dtype == torch.bool:
+            s.masked_fill_(mask.logical_not(), -math.inf)
+        if self.is_causal:
+            row = torch.arange(first_row, first_row + r, device=s.device)[:, None]
+            tail = max(min(first_row, first_key + keys) - first_key, 0)  # keys before the first row are all seen
+            key = torch.arange(first_key + tail, first_key + keys, device=s.device)
+            s[:, :, tail:].masked_fill_(key > row, -math.inf)
+        return s
+
+    def weights(self, q: Tensor, k: Tensor, mask: Tensor | None, first_row: int) -> Tensor:
+        """softmax of the scores over all keys, (h, r, keys), in the reused buffer; fully masked rows are 0."""
+        s = self.scores(q, k, mask, first_row)
+        if mask is None:
+            return torch.softmax(s, -1, out=s)
+        dead = s.amax(-1, keepdim=True) == -math.inf
+        torch.softmax(s, -1, out=s)
+        return s.masked_fill_(dead, 0)
+
+    def _online(
+        self, q: Tensor, k: Tensor, v: Tensor, out: Tensor, mask: Tensor | None, first_row: int, keys: int
+    ) -> None:
+        """The same over key tiles, with the running maximum `m`, sum `l` and weighted sum `acc` in fp32."""
+        wide = torch.promote_types(self.dtype, torch.float32)
+        m = torch.full((*q.shape[:2], 1), -math.inf, dtype=wide, device=q.device)  # (h, r, 1)
+        l = torch.zeros_like(m)  # noqa: E741 - the literature's name
+        acc = torch.zeros(*q.shape[:2], v.shape[2], dtype=wide, device=q.device)  # (h, r, Dv)
+        for start in range(0, keys, self.tile.keys):
+            part = slice(start, min(start + self.tile.keys, keys))
+            mask_ = None if mask is None else _slice(mask, slice(None), slice(None), part)
+            s = self.scores(q, k[:, part].to(self.dtype), mask_, first_row, start)
+            m_new = torch.maximum(m, s.amax(-1, keepdim=True).to(wide))
+            base = m_new.masked_fill(m_new == -math.inf, 0)  # a row with no key yet: exp(-inf - 0) = 0
+            s.sub_(base.to(s.dtype)).exp_()
+            correction = (m - base).exp_()
+            l.mul_(correction).add_(s.sum(-1, keepdim=True, dtype=wide))
+            acc.mul_(correction).add_(torch.bmm(s, v[:, part].to(self.dtype)))
+            m = m_new
+        out.copy_(acc.div_(l.masked_fill_(l == 0, 1)))

@@ -1,0 +1,125 @@
+"""How large a score tile should be.
+
+A tile is `heads` x `rows` x `keys` scores. It is written by one matmul, rewritten by the softmax and read by a
+second matmul; it should stay in the cache between the three and still be large enough to feed the device. The
+plan comes from shapes, dtype and device facts alone, so the same call is always computed in the same way.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from dataclasses import dataclass, replace
+
+import torch
+
+from ..device.facts import DeviceFacts
+
+MAX_ELEMENTS = (1 << 31) - 1  # 32-bit indexing inside many GPU kernels
+MAX_BATCH = 65_535  # grid limit of batched matmuls
+MIN_ROWS = 16  # fewer rows starve the matmul; below this the keys are tiled instead
+SMALL_CALL = 1 << 16  # scores per (batch, head) block under which blocks of several batches share a tile
+
+
+@dataclass(frozen=True)
+class Tile:
+    """Scores computed at a time: `heads` x `rows` x `keys`, for `batches` batch entries side by side."""
+
+    heads: int
+    rows: int
+    keys: int
+    batches: int = 1
+
+    @property
+    def elements(self) -> int:
+        return self.batches * self.heads * self.rows * self.keys
+
+    def __str__(self) -> str:
+        head = f"{self.batches}x{self.heads}" if self.batches > 1 else f"{self.heads}"
+        return f"{head}x{self.rows}x{self.keys}"
+
+    def halved(self) -> Tile | None:
+        """The next smaller tile, or None where there is none: rows first, then heads, batches and keys."""
+        if self.rows > 1:
+            return replace(self, rows=math.ceil(self.rows / 2))
+        if self.batches > 1:
+            return replace(self, batches=self.batches // 2)
+        if self.heads > 1:
+            return replace(self, heads=self.heads // 2)
+        return replace(self, keys=math.ceil(self.keys / 2)) if self.keys > 256 else None
+
+
+@dataclass(frozen=True)
+class Shape:
+    """The sizes that decide a plan: B batches of H heads, Nq queries, Nk keys, head dimensions D and Dv."""
+
+    batches: int
+    heads: int
+    queries: int
+    keys: int
+    dim: int
+    dim_v: int
+
+
+def predict_seconds(shape: Shape, tile: Tile, dtype: torch.dtype, facts: DeviceFacts) -> float:
+    """Modelled seconds of one attention call: launches, matmuls, softmax and the bytes each pass moves.
+
+    `dtype` is the one the scores are computed in. A model, not a measurement.
+    """
+    size = torch.finfo(dtype).bits // 8
+    heads, rows = min(tile.heads, shape.heads), min(tile.rows, shape.queries)
+    calls = (
+        math.ceil(shape.batches / tile.batches)
+        * math.ceil(shape.heads / heads)
+        * math.ceil(shape.queries / rows)
+        * math.ceil(shape.keys / tile.keys)
+    )
+    elements = tile.batches * heads * rows * min(tile.keys, shape.keys)
+    blocks = tile.batches * heads * math.ceil(rows / 128) * math.ceil(tile.keys / 128)
+    waves = max(blocks / facts.units, 1e-9)
+    fill = waves / math.ceil(waves) if facts.name != "cpu" else 1.0
+    efficiency = rows / (rows + facts.half_rate_rows) * fill
+    matmul = 2 * elements * (shape.dim + shape.dim_v) / (facts.rate(dtype) * efficiency)
+    in_cache = elements * size <= facts.cache_bytes
+    bandwidth = facts.cache_bandwidth if in_cache else facts.memory_bandwidth
+    keys_and_values = tile.batches * heads * tile.keys * (shape.dim + shape.dim_v) * size
+    passes = 4 * elements * size / bandwidth + keys_and_values / facts.memory_bandwidth
+    softmax = elements / facts.softmax_rate
+    if facts.name == "cpu":  # operations follow one another
+        one = 3 * facts.launch_seconds + matmul + softmax + passes
+    else:  # launches of the next tile overlap the work of this one
+        one = max(3 * facts.launch_seconds, matmul + softmax + passes)
+    return calls * one
+
+
+def _candidates(upto: int) -> list[int]:
+    """1, 2, 4 ... and `upto` itself."""
+    return sorted({upto, *(1 << n for n in range(upto.bit_length()) if 1 << n < upto)})
+
+
+@functools.lru_cache(maxsize=1024)
+def plan(shape: Shape, dtype: torch.dtype, facts: DeviceFacts, limit_bytes: int | None = None) -> Tile:
+    """The tile for one call: the cheapest by `predict_seconds` that keeps within the scratch limit.
+
+    `dtype` is the compute dtype, `limit_bytes` replaces the device's scratch limit. Every count is at least 1.
+    """
+    size = torch.finfo(dtype).bits // 8
+    limit = min((limit_bytes or facts.scratch_bytes) // size, MAX_ELEMENTS)
+    keys = max(shape.keys, 1)
+    if MIN_ROWS * keys > limit:
+        # Not even a minimal row tile fits: tile the keys as well (running maximum and sum).
+        rows = max(min(shape.queries, 256), 1)
+        return Tile(heads=1, rows=rows, keys=max(min(keys, limit // rows), 1))
+    best, best_cost = None, math.inf
+    for heads in _candidates(max(min(shape.heads, MAX_BATCH), 1)):
+        for rows in _candidates(max(shape.queries, 1)):
+            tile = Tile(heads, rows, keys)
+            if tile.elements > limit or (rows < MIN_ROWS and rows < shape.queries):
+                continue
+            if heads == shape.heads and rows == shape.queries and rows * keys <= SMALL_CALL:
+                room = min(facts.cache_bytes // size, limit) // max(tile.elements, 1)
+                tile = replace(tile, batches=max(min(shape.batches, room, MAX_BATCH // heads), 1))
+            cost = predict_seconds(shape, tile, dtype, facts)
+            if cost < best_cost:
+                best, best_cost = tile, cost
+    return best or Tile(1, min(MIN_ROWS, max(shape.queries, 1)), keys)
