@@ -1,0 +1,1 @@
+"""Forge: the module is still there, with nothing in it."""
