@@ -90,6 +90,8 @@ class AutoEncoder(nn.Module):
                   "in_channels": 3, "out_ch": 3, "z_channels": LATENT_CHANNELS}
         self.encoder = Encoder(**shared, double_z=False)
         self.decoder = Decoder(**shared)
+        # a normalization on the way out would hide how bright the picture is
+        self.encoder.norm_out = self.decoder.norm_out = nn.Identity()
         self.register_buffer("mean", torch.zeros(1, LATENT_CHANNELS, 1, 1))
         self.register_buffer("std", torch.ones(1, LATENT_CHANNELS, 1, 1))
 
