@@ -12,7 +12,8 @@ from ..device.facts import facts
 from . import inputs, options
 from .backward import backward
 from .forward import ForwardTiles, compute_dtype
-from .plan import Shape, Tile, plan
+from .memory import Shrinking
+from .plan import Shape, Tile, plan, with_rows
 
 _reduced: dict[torch.device, int] = {}  # device -> how often memory ran out and the tile was halved
 
@@ -24,14 +25,14 @@ def forget_reductions() -> None:
 
 def _autocast_dtype(device_type: str) -> torch.dtype | None:
     """The dtype autocast asks of matmuls on this device, None where autocast is off."""
-    if device_type == "cpu":
-        return torch.get_autocast_cpu_dtype() if torch.is_autocast_cpu_enabled() else None
-    if device_type == "cuda":
-        return torch.get_autocast_gpu_dtype() if torch.is_autocast_enabled() else None
     try:
         return torch.get_autocast_dtype(device_type) if torch.is_autocast_enabled(device_type) else None
-    except (AttributeError, TypeError, RuntimeError):  # torch < 2.4, or a device without autocast
+    except RuntimeError:  # a device without autocast
         return None
+    except (AttributeError, TypeError):  # torch < 2.4 has one function for each device
+        if device_type == "cpu":
+            return torch.get_autocast_cpu_dtype() if torch.is_autocast_cpu_enabled() else None
+        return torch.get_autocast_gpu_dtype() if device_type == "cuda" and torch.is_autocast_enabled() else None
 
 
 def _without_autocast(device_type: str):
@@ -45,12 +46,13 @@ def choose_tile(q: Tensor, k: Tensor, v: Tensor, dtype: torch.dtype, share: floa
     settings, device = options.current(), facts(q.device)
     kv_heads = k.shape[-3]
     heads = q.shape[-3] if kv_heads in (0, q.shape[-3]) else q.shape[-3] // kv_heads
-    grouped = q.dim() > 4 or heads != q.shape[-3]  # such entries are not put side by side
-    shape = Shape(1 if grouped else q.shape[0], heads, q.shape[-2], k.shape[-2], q.shape[-1], v.shape[-1])
+    grouped = q.dim() > 4 or kv_heads != q.shape[-3]  # such entries are not put side by side
+    counts = (1 if grouped else q.shape[0], heads, q.shape[-2], k.shape[-2])
+    shape = Shape(*(max(n, 1) for n in counts), q.shape[-1], v.shape[-1])
     limit = settings.scratch_mb * 2**20 if settings.scratch_mb else device.scratch_bytes
     tile = plan(shape, dtype, device, int(limit * share))
     if settings.rows:
-        tile = Tile(tile.heads, min(settings.rows, max(shape.queries, 1)), tile.keys)
+        tile = with_rows(tile, min(settings.rows, shape.queries))
     for _ in range(_reduced.get(q.device, 0)):
         tile = tile.halved() or tile
     return tile
@@ -83,9 +85,9 @@ def attention_into(
     else:
         for block in inputs.blocks(q, k, v, out, mask):
             work.run(block)
-    if work.tile != tile:
-        _reduced[q.device] = _reduced.get(q.device, 0) + 1
-    return work.tile
+    if work.shrinking.halvings:
+        _reduced[q.device] = _reduced.get(q.device, 0) + work.shrinking.halvings
+    return work.shrinking.tile
 
 
 class _TiledAttention(torch.autograd.Function):
@@ -104,8 +106,13 @@ class _TiledAttention(torch.autograd.Function):
         mask_grad = mask is not None and ctx.needs_input_grad[3]
         with _without_autocast(q.device.type):
             # Two score-sized buffers are alive at a time here.
-            tile = choose_tile(q, k, v, torch.promote_types(q.dtype, torch.float32), share=0.5)
-            grads = backward(grad, q, k, v, mask, out, ctx.scale, ctx.is_causal, tile, mask_grad)
+            dtype = torch.promote_types(q.dtype, torch.float32)
+            tile = choose_tile(q, k, v, dtype, share=0.5)
+            shrinking = Shrinking(tile)
+            while True:  # sums over many tiles are half done when memory runs out: start over
+                with shrinking.attempt(q, k, dtype):
+                    grads = backward(grad, q, k, v, mask, out, ctx.scale, ctx.is_causal, shrinking.tile, mask_grad)
+                    break
         return (*grads, None, None, None)
 
 

@@ -13,8 +13,8 @@ import math
 import torch
 from torch import Tensor
 
-from . import memory
 from .inputs import Block
+from .memory import Shrinking
 from .plan import Tile
 
 
@@ -40,17 +40,20 @@ def _slice(mask: Tensor, heads: slice, rows: slice, keys: slice) -> Tensor:
 class ForwardTiles:
     """Computes one `Block` in tiles of at most `tile`; `scale` multiplies the scores inside the matmul.
 
-    `tile` shrinks when memory runs out; rows that are finished stay.
+    The tile shrinks when memory runs out; rows that are finished stay.
     """
 
     def __init__(self, tile: Tile, dtype: torch.dtype, device: torch.device, scale: float, is_causal: bool):
-        self.tile = tile
+        self.shrinking = Shrinking(tile)
         self.dtype = dtype
         self.device = device
         self.scale = scale
         self.is_causal = is_causal
         self.buffer: Tensor | None = None
-        self.emptied_cache = False
+
+    @property
+    def tile(self) -> Tile:
+        return self.shrinking.tile
 
     def run(self, block: Block) -> None:
         heads, queries = block.q.shape[0], block.q.shape[1]
@@ -61,28 +64,17 @@ class ForwardTiles:
             start, end, row = todo.pop()
             heads_ = slice(start, end)
             k, v = block.k[heads_], block.v[heads_]
-            try:
+            with self.shrinking.attempt(block.q, block.k, self.dtype):
                 if self.tile.keys >= k.shape[1]:
                     k, v = k.to(self.dtype), v.to(self.dtype)
                 while row < queries:
                     rows = slice(row, min(row + self.tile.rows, queries))
                     self._one(block, heads_, rows, k, v)
                     row = rows.stop
-            except Exception as error:
-                if not memory.is_out_of_memory(error):
-                    raise
-                self._shrink(block, error)
-                width = self.tile.heads * self.tile.batches
-                todo += [(h, min(h + width, end), row) for h in reversed(range(start, end, width))]
-
-    def _shrink(self, block: Block, error: Exception) -> None:
-        smaller = self.tile.halved()
-        if smaller is None:
-            raise memory.too_large(block.q, block.k, self.tile, self.dtype) from error
-        self.tile, self.buffer = smaller, None
-        if not self.emptied_cache:
-            memory.empty_cache(self.device)
-            self.emptied_cache = True
+                continue
+            self.buffer = None
+            width = self.tile.heads * self.tile.batches
+            todo += [(h, min(h + width, end), row) for h in reversed(range(start, end, width))]
 
     def _scores_buffer(self, heads: int, rows: int, keys: int) -> Tensor:
         if self.buffer is None or self.buffer.numel() < heads * rows * keys:
@@ -98,11 +90,12 @@ class ForwardTiles:
         if self.tile.keys < keys:
             self._online(q, k, v, out, mask, rows.start, keys)
             return
-        weights = self.weights(q, k[:, :keys], mask, rows.start)
+        k, v = k[:, :keys].to(self.dtype), v[:, :keys].to(self.dtype)  # causal: fewer keys than the tile's may be left
+        weights = self.weights(q, k, mask, rows.start)
         if out.dtype == self.dtype:
-            torch.bmm(weights, v[:, :keys], out=out)
+            torch.bmm(weights, v, out=out)
         else:
-            out.copy_(torch.bmm(weights, v[:, :keys]))
+            out.copy_(torch.bmm(weights, v))
 
     def scores(self, q: Tensor, k: Tensor, mask: Tensor | None, first_row: int, first_key: int = 0) -> Tensor:
         """scale * q k^T with masks applied, (h, r, keys), in the reused buffer."""
@@ -147,7 +140,12 @@ class ForwardTiles:
             base = m_new.masked_fill(m_new == -math.inf, 0)  # a row with no key yet: exp(-inf - 0) = 0
             s.sub_(base.to(s.dtype)).exp_()
             correction = (m - base).exp_()
-            l.mul_(correction).add_(s.sum(-1, keepdim=True, dtype=wide))
-            acc.mul_(correction).add_(torch.bmm(s, v[:, part].to(self.dtype)))
+            total = s.sum(-1, keepdim=True, dtype=wide)
+            l.mul_(correction).add_(total)
+            if self.dtype == torch.float16:  # a sum of many values may pass 65,504, their mean does not
+                s.div_(total.clamp(min=1e-30))
+                acc.mul_(correction).add_(torch.bmm(s, v[:, part]).mul(total))
+            else:
+                acc.mul_(correction).add_(torch.bmm(s, v[:, part].to(self.dtype)))
             m = m_new
         out.copy_(acc.div_(l.masked_fill_(l == 0, 1)))

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+from typing import Iterator
+
 import torch
 from torch import Tensor
 
@@ -56,3 +59,33 @@ def too_large(q: Tensor, k: Tensor, tile: Tile, dtype: torch.dtype) -> TiledOutO
         f"at the smallest tile {tile} in {dtype} ({free_memory(q.device)}). "
         "Free memory by unloading other models or use a smaller picture."
     )
+
+
+class Shrinking:
+    """A tile that halves each time memory runs out, within one attention call."""
+
+    def __init__(self, tile: Tile):
+        self.tile = tile
+        self.halvings = 0
+        self._emptied_cache = False
+
+    @contextlib.contextmanager
+    def attempt(self, q: Tensor, k: Tensor, dtype: torch.dtype) -> Iterator[None]:
+        """Ends a block that runs out of memory quietly, with `tile` halved; other errors pass.
+
+        Raises TiledOutOfMemoryError at the smallest tile. The device's cache is emptied once, at the start of the
+        next attempt: until then the error's traceback holds the tensors of the failed one.
+        """
+        if self.halvings and not self._emptied_cache:
+            self._emptied_cache = True
+            empty_cache(q.device)
+        try:
+            yield
+        except Exception as error:
+            if not is_out_of_memory(error):
+                raise
+            smaller = self.tile.halved()
+            if smaller is None:
+                raise too_large(q, k, self.tile, dtype) from error
+            self.tile = smaller
+            self.halvings += 1

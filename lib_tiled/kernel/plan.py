@@ -101,25 +101,31 @@ def _candidates(upto: int) -> list[int]:
 def plan(shape: Shape, dtype: torch.dtype, facts: DeviceFacts, limit_bytes: int | None = None) -> Tile:
     """The tile for one call: the cheapest by `predict_seconds` that keeps within the scratch limit.
 
-    `dtype` is the compute dtype, `limit_bytes` replaces the device's scratch limit. Every count is at least 1.
+    `dtype` is the compute dtype, `limit_bytes` replaces the device's scratch limit. Every count of `shape` must be at least 1.
     """
     size = torch.finfo(dtype).bits // 8
     limit = min((limit_bytes or facts.scratch_bytes) // size, MAX_ELEMENTS)
-    keys = max(shape.keys, 1)
+    keys = shape.keys
     if MIN_ROWS * keys > limit:
         # Not even a minimal row tile fits: tile the keys as well (running maximum and sum).
-        rows = max(min(shape.queries, 256), 1)
+        rows = min(shape.queries, 256)
         return Tile(heads=1, rows=rows, keys=max(min(keys, limit // rows), 1))
     best, best_cost = None, math.inf
-    for heads in _candidates(max(min(shape.heads, MAX_BATCH), 1)):
-        for rows in _candidates(max(shape.queries, 1)):
+    for heads in _candidates(min(shape.heads, MAX_BATCH)):
+        for rows in _candidates(shape.queries):
             tile = Tile(heads, rows, keys)
             if tile.elements > limit or (rows < MIN_ROWS and rows < shape.queries):
                 continue
             if heads == shape.heads and rows == shape.queries and rows * keys <= SMALL_CALL:
-                room = min(facts.cache_bytes // size, limit) // max(tile.elements, 1)
+                room = min(facts.cache_bytes // size, limit) // tile.elements
                 tile = replace(tile, batches=max(min(shape.batches, room, MAX_BATCH // heads), 1))
             cost = predict_seconds(shape, tile, dtype, facts)
             if cost < best_cost:
                 best, best_cost = tile, cost
-    return best or Tile(1, min(MIN_ROWS, max(shape.queries, 1)), keys)
+    return best or Tile(1, min(MIN_ROWS, shape.queries), keys)
+
+
+def with_rows(tile: Tile, rows: int) -> Tile:
+    """`tile` with `rows` rows, and so few heads that it grows only where one head's rows are larger already."""
+    rows = min(rows, MAX_ELEMENTS // tile.keys)
+    return Tile(max(min(tile.heads, tile.elements // (rows * tile.keys)), 1), rows, tile.keys)

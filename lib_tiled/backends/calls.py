@@ -1,0 +1,47 @@
+"""Tells a listener which kernel ran, at the moment it ran. What nobody listens to is not recorded."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass
+from typing import Callable
+
+from torch import Tensor
+
+
+@dataclass
+class Call:
+    """One attention call that has run: kernel name, queries, keys, output, and why this kernel if not as chosen."""
+
+    kernel: str  # "tiled", "sdp:flash", "xformers:ckF", "Doggettx" ...
+    q: Tensor | None = None
+    k: Tensor | None = None
+    out: Tensor | None = None
+    reason: str = ""
+
+
+_listener: Callable[[Call], None] | None = None
+_told = 0  # calls told so far; lets `named` see whether a kernel spoke for itself
+
+
+def listen(listener: Callable[[Call], None] | None) -> None:
+    """Make `listener` the one that is told of calls; None for nobody."""
+    global _listener
+    _listener = listener
+
+
+def ran(kernel: str, q=None, k=None, out=None, reason: str = "") -> None:
+    """Say that `kernel` has just computed one attention call."""
+    global _told
+    _told += 1
+    if _listener is not None:
+        _listener(Call(kernel, q, k, out, reason))
+
+
+@contextlib.contextmanager
+def named(kernel: str):
+    """Around a host's attention function: if nothing inside said what ran, it was `kernel`."""
+    before = _told
+    yield
+    if _told == before:
+        ran(kernel)

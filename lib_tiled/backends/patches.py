@@ -1,0 +1,65 @@
+"""One way to replace something that belongs to somebody else, and to put it back.
+
+A patch remembers what it replaced and restores that only while the value is still ours; where another library has
+patched over it in the meantime, it switches itself off instead, so that nobody's patch is lost and ours is inert.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Callable
+
+
+class Patch:
+    """`owner.name` replaced by what `make(self)` returns; `original` is what stood there before.
+
+    The replacement must behave like `original` while `active` is False.
+    """
+
+    def __init__(self, owner: Any, name: str, make: Callable[[Patch], Any]):
+        self.owner, self.name, self.active = owner, name, True
+        # A class's own attribute, not the one bound through its descriptors.
+        self.original = vars(owner)[name] if isinstance(owner, type) else getattr(owner, name)
+        self.replacement = make(self)
+        self.replacement._tiled_patch = self
+        setattr(owner, name, self.replacement)
+
+    def undo(self) -> None:
+        if not self.active:
+            return
+        self.active = False
+        if vars(self.owner).get(self.name) is self.replacement:
+            setattr(self.owner, self.name, skip_inactive(self.original))
+
+
+def patch_of(value: Any) -> Patch | None:
+    """The patch whose replacement `value` is, None for anything else."""
+    return getattr(value, "__dict__", {}).get("_tiled_patch")
+
+
+def skip_inactive(value: Any) -> Any:
+    """`value`, or what stands behind it where `value` is a patch that was switched off."""
+    while (patch := patch_of(value)) is not None and not patch.active:
+        value = patch.original
+    return value
+
+
+class Patches:
+    """Several patches that come and go together; undone in reverse order, also after an exception."""
+
+    def __init__(self):
+        self._patches: list[Patch] = []
+
+    def replace(self, owner: Any, name: str, make: Callable[[Patch], Any]) -> Patch:
+        patch = Patch(owner, name, make)
+        self._patches.append(patch)
+        return patch
+
+    def undo(self) -> None:
+        while self._patches:
+            self._patches.pop().undo()
+
+    def __enter__(self) -> Patches:
+        return self
+
+    def __exit__(self, *exc) -> None:
+        self.undo()

@@ -1,0 +1,172 @@
+"""torch's scaled dot product attention: which kernel it would take, and tiled where it has none but math."""
+
+from __future__ import annotations
+
+import functools
+
+import torch
+from torch import Tensor
+
+from . import calls, tiled
+from .patches import Patch, Patches, patch_of
+from .policy import Policy
+
+_CHOICES = {0: "math", 1: "flash", 2: "mem-efficient", 3: "cudnn", 4: "overrideable"}
+_chosen: dict[tuple, str] = {}
+
+
+def _switches(device_type: str) -> tuple:
+    """torch's global switches for its kernels, which change the choice (`--opt-sdp-no-mem-attention`)."""
+    if device_type != "cuda":
+        return ()
+    cuda = torch.backends.cuda
+    return (cuda.flash_sdp_enabled(), cuda.mem_efficient_sdp_enabled(), cuda.math_sdp_enabled())
+
+
+def kernel_of(
+    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, dropout: float, is_causal: bool, enable_gqa: bool = False
+) -> str:
+    """The kernel torch takes for this call: flash, mem-efficient, cudnn or math. Asked once per signature."""
+    tensors = (q, k, v) if mask is None else (q, k, v, mask)
+    grad = torch.is_grad_enabled() and any(t.requires_grad for t in tensors)
+    key = (
+        q.device,
+        q.dtype,
+        *((t.shape, t.stride()) for t in tensors),
+        mask is not None and mask.dtype,
+        dropout > 0,
+        is_causal,
+        enable_gqa,
+        grad,
+        _switches(q.device.type),
+    )
+    name = _chosen.get(key)
+    if name is None:
+        if len(_chosen) > 4096:  # every picture size adds a few
+            _chosen.clear()
+        name = _chosen[key] = _ask(q, k, v, mask, dropout, is_causal, enable_gqa)
+    return name
+
+
+def _ask(q, k, v, mask, dropout, is_causal, enable_gqa) -> str:
+    ask = getattr(torch, "_fused_sdp_choice", None)
+    if ask is None:
+        return "math"
+    try:
+        choice = ask(q, k, v, mask, dropout, is_causal, **({"enable_gqa": True} if enable_gqa else {}))
+    except (RuntimeError, TypeError, NotImplementedError):  # inputs that no fused kernel takes, or an old torch
+        return "math"
+    return _CHOICES.get(int(choice), f"kernel {int(choice)}")
+
+
+def dispatch(
+    original,
+    policy: Policy,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Tensor | None = None,
+    dropout: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+    **extra,
+) -> Tensor:
+    """One SDPA call: a fused kernel where torch has one for it, else tiled where `policy` says so, else math."""
+    # torch got `scale` in 2.1 and `enable_gqa` in 2.5; what was not asked for is not passed on.
+    if scale is not None:
+        extra["scale"] = scale
+    if enable_gqa:
+        extra["enable_gqa"] = True
+    name = kernel_of(q, k, v, mask, dropout, is_causal, enable_gqa)
+    fusable = name != "math"
+    if policy.fallback and not (fusable and not policy.no_fused) and dropout == 0.0 and not q.is_nested:
+        if q.dim() == 3 and not policy.no_fused and (mask is None or mask.dim() == 2):
+            name_4d = kernel_of(q[:, None], k[:, None], v[:, None], mask, dropout, is_causal, enable_gqa)
+            if name_4d != "math":
+                out = original(q[:, None], k[:, None], v[:, None], mask, dropout, is_causal, **extra)[:, 0]
+                calls.ran(f"sdp:{name_4d}", q, k, out)
+                return out
+        if policy.takes(q, k):
+            how = {"is_causal": is_causal, "scale": scale, "enable_gqa": enable_gqa}
+            return tiled.run(q, k, v, mask, reason=policy.no_fused or "SDPA has only math for it", **how)
+    out = original(q, k, v, mask, dropout, is_causal, **extra)
+    calls.ran(f"sdp:{name}", q, k, out)
+    return out
+
+
+def _make_replacement(patch: Patch, policy):
+    """A stand-in for F.scaled_dot_product_attention; `policy()` is asked at every call."""
+
+    @functools.wraps(patch.original)
+    def scaled_dot_product_attention(
+        query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None, enable_gqa=False, **extra
+    ):
+        original = patch.original
+        behind = patch_of(original)
+        if behind is not None and behind.active:  # ours already: decide and count once
+            original = behind.original
+        if not patch.active:
+            kept = {"scale": scale} if scale is not None else {}
+            kept |= {"enable_gqa": True} if enable_gqa else {}
+            return patch.original(query, key, value, attn_mask, dropout_p, is_causal, **kept, **extra)
+        return dispatch(
+            original, policy(), query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa, **extra
+        )
+
+    return scaled_dot_product_attention
+
+
+def install(patches: Patches, policy) -> None:
+    """Dispatch every F.scaled_dot_product_attention call while `patches` last. `policy()` is asked at every call."""
+    if hasattr(torch.nn.functional, "scaled_dot_product_attention"):
+        patches.replace(torch.nn.functional, "scaled_dot_product_attention", lambda p: _make_replacement(p, policy))
+
+
+class SdpaPatch:
+    """F.scaled_dot_product_attention replaced until `undo()` or the end of the `with` block."""
+
+    def __init__(self, policy: Policy):
+        if not hasattr(torch.nn.functional, "scaled_dot_product_attention"):
+            raise RuntimeError(f"torch {torch.__version__} has no scaled_dot_product_attention to replace")
+        self._patch = Patch(
+            torch.nn.functional, "scaled_dot_product_attention", lambda p: _make_replacement(p, lambda: policy)
+        )
+
+    def undo(self) -> None:
+        """Put back what stood there. Safe to call twice and in any order with other patches."""
+        self._patch.undo()
+
+    def __enter__(self) -> SdpaPatch:
+        return self
+
+    def __exit__(self, *exc) -> None:
+        self.undo()
+
+
+def patch_sdpa() -> SdpaPatch:
+    """Let every F.scaled_dot_product_attention call run tiled where torch has only math for it.
+
+    Returns a context manager with `.undo()`; may be nested and undone in any order, and never loses a patch
+    that another library has put over it. RuntimeError on torch without that function.
+    """
+    return SdpaPatch(Policy())
+
+
+def scaled_dot_product_attention(
+    query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None, enable_gqa=False
+) -> Tensor:
+    """torch's function with torch's signature, by the best kernel for this device and call.
+
+    A fused kernel where torch has one; else tiled, except for small calls and for dropout, which go to math.
+    On torch 1.13, which has no such function, always tiled (NotImplementedError with dropout).
+    """
+    original = getattr(torch.nn.functional, "scaled_dot_product_attention", None)
+    if original is None:
+        if dropout_p:
+            raise NotImplementedError("tiled attention has no dropout, and this torch has no math attention")
+        return tiled.run(query, key, value, attn_mask, is_causal=is_causal, scale=scale, enable_gqa=enable_gqa)
+    behind = patch_of(original)
+    if behind is not None and behind.active:
+        original = behind.original
+    return dispatch(original, Policy(), query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)

@@ -1,0 +1,202 @@
+"""AUTOMATIC1111: an SdOptimization beside the host's own, and the forward functions that it installs.
+
+Attention runs through `CrossAttention.forward` and `AttnBlock.forward` of both `ldm` and `sgm`; the host's
+optimizations replace these four, and so does ours. For the line per generation they are wrapped once more while
+it lasts, so that functions which end in no kernel we know (Doggettx, InvokeAI ...) are counted as well.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+
+import ldm.modules.attention
+import ldm.modules.diffusionmodules.model
+import sgm.modules.attention
+import sgm.modules.diffusionmodules.model
+import torch
+from modules import devices, sd_hijack, sd_hijack_optimizations, shared
+from modules.hypernetworks import hypernetwork
+from torch import Tensor
+
+from .. import kernel
+from ..backends import calls, choose, tiled
+from ..backends.patches import Patch, Patches
+from ..device.probe import probe
+from ..report.log import logger
+from .base import AUTOMATIC, TITLE, Chosen, Host
+
+CROSS_ATTENTION = (ldm.modules.attention.CrossAttention, sgm.modules.attention.CrossAttention)
+ATTN_BLOCK = (ldm.modules.diffusionmodules.model.AttnBlock, sgm.modules.diffusionmodules.model.AttnBlock)
+
+# The host's functions that run their own arithmetic, by what its dropdown calls them.
+_NAMES = {
+    "split_cross_attention_forward": "Doggettx",
+    "cross_attention_attnblock_forward": "Doggettx",
+    "split_cross_attention_forward_v1": "V1",
+    "split_cross_attention_forward_invokeAI": "InvokeAI",
+    "sub_quad_attention_forward": "sub-quadratic",
+    "sub_quad_attnblock_forward": "sub-quadratic",
+    "attention_CrossAttention_forward": "basic",
+    "forward": "basic",
+}
+
+
+def _heads_first(t: Tensor, heads: int) -> Tensor:
+    """(B, N, H*D) -> (B, H, N, D), a view."""
+    return t.unflatten(-1, (heads, -1)).transpose(1, 2)
+
+
+def _mask_4d(mask: Tensor, batch: int, heads: int, queries: int, keys: int) -> Tensor:
+    """A mask as other extensions hand it over, broadcastable to (B, H, Nq, Nk).
+
+    Two dimensions are one key mask per picture, as in ldm, if they can be, else (Nq, Nk); three are
+    (B, Nq, Nk) or (B*H, Nq, Nk).
+    """
+    if mask.dim() == 2:
+        per_picture = mask.shape == (batch, keys) and (mask.dtype == torch.bool or batch != queries)
+        return mask[:, None, None, :] if per_picture else mask[None, None]
+    if mask.dim() == 3:
+        return mask.unflatten(0, (batch, heads)) if mask.shape[0] == batch * heads and heads > 1 else mask[:, None]
+    return mask
+
+
+def _upcast(*tensors: Tensor) -> tuple[Tensor, ...]:
+    return tuple(t.float() for t in tensors) if shared.opts.upcast_attn else tensors
+
+
+def _attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Tensor:
+    dtype = q.dtype
+    q, k, v = _upcast(q, k, v)
+    with devices.without_autocast(disable=not shared.opts.upcast_attn):
+        return tiled.run(q, k, v, mask).to(dtype)
+
+
+def _or_the_hosts(fallback):
+    """If our code fails, the host's own attention finishes the picture and the log says so."""
+
+    def decorate(forward):
+        @functools.wraps(forward)
+        def guarded(self, x, *args, **kwargs):
+            try:
+                return forward(self, x, *args, **kwargs)
+            except kernel.TiledOutOfMemoryError:
+                raise  # the host's own would need more
+            except Exception as error:
+                reason = f"tiled attention failed ({type(error).__name__}: {error}); Doggettx took over"
+                logger().debug(reason, exc_info=True)
+                out = fallback(self, x, *args, **kwargs)
+                calls.ran("Doggettx", reason=reason)
+                return out
+
+        return guarded
+
+    return decorate
+
+
+@_or_the_hosts(sd_hijack_optimizations.split_cross_attention_forward)
+def tiled_attention_forward(self, x, context=None, mask=None, **kwargs):
+    """CrossAttention.forward: x (B, N, C), context (B, M, C') or None. Extra arguments are ignored as the host does."""
+    context = x if context is None else context
+    context_k, context_v = hypernetwork.apply_hypernetworks(shared.loaded_hypernetworks, context)
+    h = self.heads
+    q = _heads_first(self.to_q(x), h)  # (B, H, N, D)
+    k = _heads_first(self.to_k(context_k), h)  # (B, H, M, D)
+    v = _heads_first(self.to_v(context_v), h)
+    if mask is not None:
+        mask = _mask_4d(mask, q.shape[0], h, q.shape[2], k.shape[2])
+    out = _attend(q, k, v, mask)
+    return self.to_out(out.transpose(1, 2).flatten(2))  # (B, N, H*D), the layout it was written in
+
+
+@_or_the_hosts(sd_hijack_optimizations.cross_attention_attnblock_forward)
+def tiled_attnblock_forward(self, x):
+    """AttnBlock.forward of the VAE: x (B, C, H, W), one head over H*W tokens with D = C."""
+    h = self.norm(x)
+    q, k, v = (conv(h).flatten(2).transpose(1, 2)[:, None] for conv in (self.q, self.k, self.v))  # (B, 1, HW, C)
+    out = _attend(q, k, v)[:, 0].transpose(1, 2).reshape(x.shape)
+    return x + self.proj_out(out)
+
+
+class SdOptimizationTiled(sd_hijack_optimizations.SdOptimization):
+    """The entry of the dropdown. `undo` is the host's own: it puts back the host's four functions."""
+
+    name = TITLE
+    cmd_opt = "opt_tiled_attention"
+
+    def is_available(self) -> bool:
+        return True
+
+    @property
+    def priority(self) -> int:
+        return choose.priority(probe(devices.device))
+
+    def apply(self) -> None:
+        for cls in CROSS_ATTENTION:
+            cls.forward = tiled_attention_forward
+        for cls in ATTN_BLOCK:
+            cls.forward = tiled_attnblock_forward
+
+
+def _counted(patch: Patch):
+    """The class's forward, and word of it where no kernel spoke for itself."""
+
+    @functools.wraps(patch.original)
+    def forward(self, *args, **kwargs):
+        # HyperTile keeps what it finds on first use, for good. It keeps this one, so look up what holds now.
+        function = patch.original if patch.active else vars(patch.owner)["forward"]
+        with calls.named(_NAMES.get(function.__name__, function.__name__)):
+            return function(self, *args, **kwargs)
+
+    return forward
+
+
+class A1111(Host):
+    name = "AUTOMATIC1111"
+
+    def optimizer(self) -> SdOptimizationTiled:
+        return SdOptimizationTiled()
+
+    def install(self, patches: Patches) -> None:
+        for cls in (*CROSS_ATTENTION, *ATTN_BLOCK):
+            patches.replace(cls, "forward", _counted)
+
+    @contextlib.contextmanager
+    def choose(self, option: str, overridden: bool):
+        before = sd_hijack.current_optimizer
+        switched = overridden and option != (before.title() if before else "None")
+        if switched:
+            self._apply(option)
+        try:
+            yield self._chosen(option)
+        finally:
+            if switched:
+                self._apply(before.title() if before else "None")
+
+    def _apply(self, option: str) -> None:
+        if option not in (AUTOMATIC, "None", *(o.title() for o in sd_hijack.optimizers)):
+            logger().warning("%s is not an optimization of this WebUI; %s stays", option, self._running())
+            return
+        sd_hijack.model_hijack.apply_optimizations(option)
+
+    def _running(self) -> str:
+        current = sd_hijack.current_optimizer
+        return current.name if current else "none"
+
+    def _chosen(self, option: str) -> Chosen:
+        running = self._running()
+        if option == AUTOMATIC:
+            reason = ""
+            if running == TITLE:
+                flag = getattr(shared.cmd_opts, SdOptimizationTiled.cmd_opt, False)
+                reason = "--opt-tiled-attention" if flag else probe(devices.device).summary()
+            return Chosen(option, f"{AUTOMATIC} -> {'Tiled' if running == TITLE else running}", reason)
+        titles = {o.title(): o.name for o in sd_hijack.optimizers} | {"None": "none"}
+        if titles.get(option) == running:
+            return Chosen(option, option)
+        return Chosen(option, f"{option} -> {running}", "the option takes effect when it is applied again")
+
+    def advice(self) -> str | None:
+        if shared.opts.cross_attention_optimization != AUTOMATIC:
+            return None
+        return choose.advice(self._running(), probe(devices.device), self.name)

@@ -1,0 +1,1 @@
+"""What really ran: counted per generation, told in one line."""

@@ -1,0 +1,105 @@
+"""What one generation did: every attention call counted where it ran."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter, deque
+from dataclasses import dataclass, field
+
+import torch
+
+from ..backends.calls import Call
+from . import place
+
+DONE, INTERRUPTED, FAILED = "done", "interrupted", "failed"
+
+
+@dataclass
+class Generation:
+    """One `process_images_inner` call.
+
+    what: what was made, e.g. "txt2img 512x512 20 steps"; option: the option chosen; choice: what became of it,
+    e.g. "Automatic -> Tiled"; reasons: why, in words, each once.
+    """
+
+    what: str = ""
+    option: str = ""
+    choice: str = ""
+    nested: bool = False
+    detailed: bool = False
+    status: str = DONE
+    counts: Counter = field(default_factory=Counter)  # (place, kernel) -> calls
+    shapes: Counter = field(default_factory=Counter)  # (place, kernel, q shape, keys) -> calls; detailed only
+    reasons: list[str] = field(default_factory=list)
+    started: float = field(default_factory=time.time)
+    seconds: float = 0.0
+    calls: int = 0
+    _finite: torch.Tensor | None = field(default=None, repr=False)
+
+    def record(self, call: Call) -> None:
+        """Count one call. A listener for `backends.calls`; a few microseconds, no synchronisation."""
+        where = place.place(skip=3)
+        self.calls += 1
+        self.counts[where, call.kernel] += 1
+        if call.reason and call.reason not in self.reasons:
+            self.reasons.append(call.reason)
+        if self.detailed and call.q is not None:
+            self.shapes[where, call.kernel, tuple(call.q.shape), call.k.shape[-2]] += 1
+        out = call.out
+        if out is not None and out.dtype == torch.float16:
+            # 0 * sum is NaN where anything was not finite; added up on the device, read once at the end.
+            probe = out.sum(dtype=torch.float32) * 0
+            self._finite = probe if self._finite is None else self._finite + probe.to(self._finite.device)
+
+    def note(self, reason: str) -> None:
+        if reason and reason not in self.reasons:
+            self.reasons.append(reason)
+
+    def finish(self, status: str = DONE) -> None:
+        self.status = status
+        self.seconds = time.time() - self.started
+        if self._finite is not None and bool(self._finite.isnan()):
+            self.note("non-finite attention output in fp16: set Precision to safe in Settings > Tiled attention")
+        self._finite = None
+
+    def kernels(self) -> dict[str, dict[str, int]]:
+        """place -> kernel -> calls, the UNet first, the most frequent kernel first."""
+        order = (place.UNET, place.VAE, place.TEXT, place.OTHER)
+        return {
+            where: {kernel: n for (p, kernel), n in self.counts.most_common() if p == where}
+            for where in order
+            if any(p == where for p, _ in self.counts)
+        }
+
+    def to_dict(self) -> dict:
+        """For the API and the page: no prompts, no paths."""
+        return {
+            "what": self.what,
+            "option": self.option,
+            "choice": self.choice,
+            "kernels": self.kernels(),
+            "reasons": list(self.reasons),
+            "status": self.status,
+            "nested": self.nested,
+            "started": round(self.started, 3),
+            "seconds": round(self.seconds, 3),
+        }
+
+
+class History:
+    """The last generations, newest last."""
+
+    def __init__(self, size: int = 20):
+        self._items: deque[Generation] = deque(maxlen=size)
+
+    def add(self, generation: Generation) -> None:
+        self._items.append(generation)
+
+    def last(self) -> Generation | None:
+        return self._items[-1] if self._items else None
+
+    def all(self) -> list[Generation]:
+        return list(self._items)
+
+
+history = History()

@@ -1,0 +1,36 @@
+"""The words of the one line per generation."""
+
+from __future__ import annotations
+
+from .generation import DONE, Generation
+
+
+def line(generation: Generation) -> str:
+    """`txt2img 512x512 20 steps | unet: tiled x640 | vae: tiled x1 | Automatic -> Tiled: reason`."""
+    parts = [generation.what or "generation"]
+    if generation.nested:
+        parts[0] = f"(nested) {parts[0]}"
+    if generation.status != DONE:
+        parts[0] += f" ({generation.status})"
+    for where, kernels in generation.kernels().items():
+        parts.append(f"{where}: " + ", ".join(f"{kernel} x{n}" for kernel, n in kernels.items()))
+    choice = generation.choice or generation.option
+    reasons = "; ".join(generation.reasons)
+    parts.append(f"{choice}: {reasons}" if choice and reasons else choice or reasons)
+    return " | ".join(part for part in parts if part)
+
+
+def short(generation: Generation) -> str:
+    """The kernels of the UNet, or of whatever ran, for the badge and the infotext: "tiled", "sdp:flash, tiled"."""
+    kernels = generation.kernels()
+    first = next(iter(kernels.values()), {})
+    return ", ".join(first)
+
+
+def details(generation: Generation) -> list[str]:
+    """One line per kind of call, for the detailed log level."""
+    rows = sorted(generation.shapes.items(), key=lambda item: -item[1])
+    return [
+        f"  {where} {kernel} x{n}: q {'x'.join(map(str, shape))}, {keys} keys"
+        for (where, kernel, shape, keys), n in rows
+    ]

@@ -1,0 +1,62 @@
+"""The extension inside a WebUI: what `scripts/tiled_attention.py` hands the host's callbacks to."""
+
+from __future__ import annotations
+
+from ..backends.patches import Patches
+from ..hosts import detect
+from ..report.log import logger
+from . import session, settings
+
+_patches = Patches()
+_session: session.Session | None = None
+
+
+def start() -> None:
+    """Find out the host and put the session around its generations. Never raises: says what is wrong instead."""
+    global _session
+    stop()
+    try:
+        host = detect(settings.policy)
+        if host is None:
+            logger().warning("this WebUI offers nothing that the extension knows; it runs its own attention")
+            return
+        _session = session.Session(host)
+        session.install(_session, _patches)
+    except Exception as error:
+        stop()
+        logger().warning(
+            "not active (%s: %s); the WebUI runs its own attention", type(error).__name__, error, exc_info=False
+        )
+
+
+def stop() -> None:
+    """Take the session off again. A callback for `on_script_unloaded`."""
+    global _session
+    _patches.undo()
+    _session = None
+
+
+def list_optimizers(optimizers: list) -> None:
+    """A callback for `on_list_optimizers` (AUTOMATIC1111)."""
+    if _session is not None and hasattr(_session.host, "optimizer"):
+        optimizers.append(_session.host.optimizer())
+
+
+def started(*_) -> None:
+    """A callback for `on_app_started`: one line where the host's own choice is a slow one."""
+    try:
+        advice = _session.host.advice() if _session is not None else None
+        if advice:
+            logger().info("%s", advice)
+    except Exception as error:
+        logger().debug("no advice: %s", error)
+
+
+def callbacks() -> dict:
+    """The host's registration functions (those it has) and what to register with them."""
+    return {
+        "on_list_optimizers": list_optimizers,
+        "on_ui_settings": settings.register,
+        "on_app_started": started,
+        "on_script_unloaded": stop,
+    }

@@ -1,0 +1,110 @@
+"""The extension's settings in the WebUI, and what they mean to the floors below."""
+
+from __future__ import annotations
+
+from modules import shared
+
+from ..backends.policy import Policy
+from ..device import pretend
+from ..device.probe import probe
+from ..kernel import options as kernel_options
+
+SECTION = ("tiled_attention", "Tiled attention")
+OFF, ONE_LINE, DETAILED = "off", "one line", "detailed"
+USE_TILED, LEAVE_ALONE = "use Tiled and say so", "leave it alone"
+
+# key -> (default, label, component, component's arguments)
+_SETTINGS = {
+    "tiled_fallback": (
+        USE_TILED,
+        "When the chosen optimization has no kernel on this GPU",
+        "Radio",
+        {"choices": [USE_TILED, LEAVE_ALONE]},
+    ),
+    "tiled_precision": (
+        "auto",
+        "Precision of the attention scores; safe computes them in fp32 (slower, cures black pictures)",
+        "Radio",
+        {"choices": list(kernel_options.PRECISIONS)},
+    ),
+    "tiled_log_level": (
+        ONE_LINE,
+        "What the console says after each generation",
+        "Radio",
+        {"choices": [OFF, ONE_LINE, DETAILED]},
+    ),
+    "tiled_badge": (True, "Show the attention that ran below the picture", "Checkbox", {}),
+    "tiled_png_info": (False, "Write the attention that ran into the picture's generation info", "Checkbox", {}),
+    "tiled_min_tokens": (
+        0,
+        "Minimum sequence: leave attention over fewer tokens to the WebUI (0 = decide by shape)",
+        "Slider",
+        {"minimum": 0, "maximum": 16384, "step": 64},
+    ),
+    "tiled_scratch_mb": (
+        0,
+        "Scratch limit in MB for one score tile (0 = the device's own)",
+        "Slider",
+        {"minimum": 0, "maximum": 1024, "step": 1},
+    ),
+    "tiled_rows": (
+        0,
+        "Rows per score tile (0 = chosen from shape and device)",
+        "Slider",
+        {"minimum": 0, "maximum": 4096, "step": 16},
+    ),
+}
+
+
+def register() -> None:
+    """Add the section to the settings page. A callback for `on_ui_settings`."""
+    import gradio
+
+    for key, (default, label, component, arguments) in _SETTINGS.items():
+        info = shared.OptionInfo(default, label, getattr(gradio, component), arguments, section=SECTION)
+        shared.opts.add_option(key, info)
+
+
+def get(key: str):
+    """A setting's value as it holds now; the default where the host does not know it yet."""
+    default = _SETTINGS[key][0] if key in _SETTINGS else "Automatic"
+    return getattr(shared.opts, key, default)
+
+
+def log_level() -> str:
+    return get("tiled_log_level")
+
+
+def apply_to_kernel() -> None:
+    """Hand the kernel its settings. ValueError where one does not fit."""
+    kernel_options.configure(
+        precision=get("tiled_precision"),
+        scratch_mb=int(get("tiled_scratch_mb")) or None,
+        rows=int(get("tiled_rows")) or None,
+    )
+
+
+def policy() -> Policy:
+    """What the backends may replace, by the settings as they are now."""
+    no_fused = probe(shared.device).summary() if pretend.active() else ""
+    return Policy(get("tiled_fallback") == USE_TILED, int(get("tiled_min_tokens")), no_fused)
+
+
+def interrupted() -> bool:
+    state = shared.state
+    return bool(state.interrupted or getattr(state, "stopping_generation", False))
+
+
+def describe(p) -> str:
+    """What `p` makes: "txt2img 512x512 20 steps, hires 1024x1024, 2 x 4 pictures"."""
+    kind = "img2img" if getattr(p, "init_images", None) else "txt2img"
+    if kind == "img2img" and getattr(p, "image_mask", None) is not None:
+        kind = "inpaint"
+    parts = [f"{kind} {p.width}x{p.height} {p.steps} steps"]
+    if kind == "txt2img" and getattr(p, "enable_hr", False):
+        width = getattr(p, "hr_resize_x", 0) or int(p.width * p.hr_scale)
+        height = getattr(p, "hr_resize_y", 0) or int(p.height * p.hr_scale)
+        parts.append(f"hires {width}x{height}")
+    if p.n_iter > 1 or p.batch_size > 1:
+        parts.append(f"{p.n_iter} x {p.batch_size} pictures" if p.n_iter > 1 else f"batch of {p.batch_size}")
+    return ", ".join(parts)
