@@ -11,9 +11,9 @@ from torch import Tensor
 from ..device.facts import facts
 from . import inputs, options
 from .backward import backward
-from .forward import ForwardTiles, compute_dtype
+from .forward import ForwardTiles, compute_dtype, scores_are_bounded
 from .memory import Shrinking
-from .plan import Shape, Tile, plan, with_rows
+from .plan import BOUNDED_FROM_KEYS, Shape, Tile, plan, plan_bounded, with_rows
 
 _reduced: dict[torch.device, int] = {}  # device -> how often memory ran out and the tile was halved
 
@@ -41,8 +41,13 @@ def _without_autocast(device_type: str):
     return torch.autocast(device_type, enabled=False)
 
 
-def choose_tile(q: Tensor, k: Tensor, v: Tensor, dtype: torch.dtype, share: float = 1.0) -> Tile:
-    """The tile for 4-D or 5-D inputs computed in `dtype`, using `share` of the scratch limit."""
+def choose_tile(
+    q: Tensor, k: Tensor, v: Tensor, dtype: torch.dtype, share: float = 1.0, bounded: bool = False
+) -> Tile:
+    """The tile for 4-D or 5-D inputs computed in `dtype`, using `share` of the scratch limit.
+
+    `bounded`: the scores are known to need no maximum, which makes key tiles cheap.
+    """
     settings, device = options.current(), facts(q.device)
     kv_heads = k.shape[-3]
     heads = q.shape[-3] if kv_heads in (0, q.shape[-3]) else q.shape[-3] // kv_heads
@@ -50,7 +55,7 @@ def choose_tile(q: Tensor, k: Tensor, v: Tensor, dtype: torch.dtype, share: floa
     counts = (1 if grouped else q.shape[0], heads, q.shape[-2], k.shape[-2])
     shape = Shape(*(max(n, 1) for n in counts), q.shape[-1], v.shape[-1])
     limit = settings.scratch_mb * 2**20 if settings.scratch_mb else device.scratch_bytes
-    tile = plan(shape, dtype, device, int(limit * share))
+    tile = (plan_bounded if bounded else plan)(shape, dtype, device, int(limit * share))
     if settings.rows:
         tile = with_rows(tile, min(settings.rows, shape.queries))
     for _ in range(_reduced.get(q.device, 0)):
@@ -71,12 +76,21 @@ def attention_into(
     """Attention of views from `inputs.broadcast`, written to `out` (..., B, H, Nq, Dv); returns the tile used."""
     precision = precision or options.current().precision
     dtype = compute_dtype(q.dtype, q.device.type, facts(q.device).bf16_matmul, precision)
-    tile = choose_tile(q, k, v, dtype)
+    # Reading the bound off a GPU would wait for it; a CPU has it at once.
+    bounded = (
+        q.device.type == "cpu"
+        and dtype in (torch.float32, torch.float64)
+        and k.shape[-2] >= BOUNDED_FROM_KEYS
+        and q.numel() > 0
+        and v.numel() > 0
+        and scores_are_bounded(q, k, v, mask, scale)
+    )
+    tile = choose_tile(q, k, v, dtype, bounded=bounded)
     if k.shape[-2] == 0:
         out.zero_()
     if out.numel() == 0 or k.shape[-2] == 0:
         return tile
-    work = ForwardTiles(tile, dtype, q.device, scale, is_causal)
+    work = ForwardTiles(tile, dtype, q.device, scale, is_causal, bounded)
     if tile.batches > 1:
         for block, target in inputs.joined_blocks(q, k, v, out, mask, tile.batches):
             work.run(block)

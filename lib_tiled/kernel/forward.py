@@ -40,10 +40,20 @@ def _slice(mask: Tensor, heads: slice, rows: slice, keys: slice) -> Tensor:
 class ForwardTiles:
     """Computes one `Block` in tiles of at most `tile`; `scale` multiplies the scores inside the matmul.
 
-    The tile shrinks when memory runs out; rows that are finished stay.
+    The tile shrinks when memory runs out; rows that are finished stay. `bounded` says that exp(score) can neither
+    overflow nor vanish, so that key tiles need no running maximum.
     """
 
-    def __init__(self, tile: Tile, dtype: torch.dtype, device: torch.device, scale: float, is_causal: bool):
+    def __init__(
+        self,
+        tile: Tile,
+        dtype: torch.dtype,
+        device: torch.device,
+        scale: float,
+        is_causal: bool,
+        bounded: bool = False,
+    ):
+        self.bounded = bounded
         self.shrinking = Shrinking(tile)
         self.dtype = dtype
         self.device = device
@@ -129,23 +139,50 @@ class ForwardTiles:
     ) -> None:
         """The same over key tiles, with the running maximum `m`, sum `l` and weighted sum `acc` in fp32."""
         wide = torch.promote_types(self.dtype, torch.float32)
-        m = torch.full((*q.shape[:2], 1), -math.inf, dtype=wide, device=q.device)  # (h, r, 1)
-        l = torch.zeros_like(m)  # noqa: E741 - the literature's name
+        l = torch.zeros(*q.shape[:2], 1, dtype=wide, device=q.device)  # noqa: E741 - (h, r, 1), the literature's name
+        m = torch.full_like(l, -math.inf)
         acc = torch.zeros(*q.shape[:2], v.shape[2], dtype=wide, device=q.device)  # (h, r, Dv)
         for start in range(0, keys, self.tile.keys):
             part = slice(start, min(start + self.tile.keys, keys))
             mask_ = None if mask is None else _slice(mask, slice(None), slice(None), part)
             s = self.scores(q, k[:, part].to(self.dtype), mask_, first_row, start)
-            m_new = torch.maximum(m, s.amax(-1, keepdim=True).to(wide))
-            base = m_new.masked_fill(m_new == -math.inf, 0)  # a row with no key yet: exp(-inf - 0) = 0
-            s.sub_(base.to(s.dtype)).exp_()
-            correction = (m - base).exp_()
+            if not self.bounded:
+                m_new = torch.maximum(m, s.amax(-1, keepdim=True).to(wide))
+                base = m_new.masked_fill(m_new == -math.inf, 0)  # a row with no key yet: exp(-inf - 0) = 0
+                s.sub_(base.to(s.dtype))
+                correction = (m - base).exp_()
+                l.mul_(correction)
+                acc.mul_(correction)
+                m = m_new
+            s.exp_()
             total = s.sum(-1, keepdim=True, dtype=wide)
-            l.mul_(correction).add_(total)
-            if self.dtype == torch.float16:  # a sum of many values may pass 65,504, their mean does not
-                s.div_(total.clamp(min=1e-30))
-                acc.mul_(correction).add_(torch.bmm(s, v[:, part]).mul(total))
+            l.add_(total)
+            v_ = v[:, part].to(self.dtype)
+            if self.dtype == wide:
+                acc.baddbmm_(s, v_)
+            elif self.dtype == torch.float16:  # a sum of many values may pass 65,504, their mean does not
+                acc.add_(torch.bmm(s.div_(total.clamp(min=1e-30)), v_).mul(total))
             else:
-                acc.mul_(correction).add_(torch.bmm(s, v[:, part].to(self.dtype)))
-            m = m_new
-        out.copy_(acc.div_(l.masked_fill_(l == 0, 1)))
+                acc.add_(torch.bmm(s, v_))
+        l.masked_fill_(l == 0, 1)
+        if out.dtype == wide:
+            torch.div(acc, l, out=out)
+        else:
+            out.copy_(acc.div_(l))
+
+
+def scores_are_bounded(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scale: float) -> bool:
+    """Whether softmax may skip its maximum: exp(score) stays far inside fp32's range for every score.
+
+    |q_i . k_j| <= |q_i| |k_j| (Cauchy-Schwarz) bounds the scores from the norms alone, in O(N). Softmax does not
+    change when all scores of a row are shifted, so subtracting the maximum is needed only against overflow; where
+    the bound rules that out, three passes over each tile become one. Float masks are not bounded below.
+    """
+    if mask is not None and mask.dtype != torch.bool:
+        return False
+    wide = torch.promote_types(q.dtype, torch.float32)
+    largest = [float(torch.linalg.vector_norm(t, dim=-1, dtype=wide).amax()) for t in (q, k)]
+    bound = abs(scale) * largest[0] * largest[1]
+    size = math.log(max(float(v.abs().amax()), 1e-30))  # of the values, which multiply the exponentials
+    # exp(88) is fp32's largest, exp(-87) its smallest normal number; 17 below is its last digit.
+    return bound <= min(85 - math.log(k.shape[-2]) - size, 70 + size)  # False for NaN

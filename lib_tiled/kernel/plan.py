@@ -97,6 +97,24 @@ def _candidates(upto: int) -> list[int]:
     return sorted({upto, *(1 << n for n in range(upto.bit_length()) if 1 << n < upto)})
 
 
+BOUNDED_FROM_KEYS = 2048  # below, all keys in the tile are faster
+BOUNDED_TILE_KEYS = 512
+
+
+def plan_bounded(shape: Shape, dtype: torch.dtype, facts: DeviceFacts, limit_bytes: int | None = None) -> Tile:
+    """The tile where key tiles need no running maximum (CPU): small enough for the cores' own caches.
+
+    A thread's share of the tile fills about a megabyte. Tall rather than wide: each row tile reads all of K and V.
+    """
+    size = torch.finfo(dtype).bits // 8
+    limit = (limit_bytes or facts.scratch_bytes) // size
+    elements = min(max(facts.units, 2) * (1 << 20) // size, facts.cache_bytes // size, limit)
+    keys = min(BOUNDED_TILE_KEYS, shape.keys)
+    rows = max(min(shape.queries, 1024, elements // keys), 1)
+    heads = max(min(shape.heads, elements // (rows * keys), MAX_BATCH), 1)
+    return Tile(heads, rows, keys)
+
+
 @functools.lru_cache(maxsize=1024)
 def plan(shape: Shape, dtype: torch.dtype, facts: DeviceFacts, limit_bytes: int | None = None) -> Tile:
     """The tile for one call: the cheapest by `predict_seconds` that keeps within the scratch limit.
