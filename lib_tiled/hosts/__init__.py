@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-from typing import Callable
-
-from ..backends.policy import Policy
 from .base import Host
 
 
@@ -19,7 +16,7 @@ def _offers(module: str, attribute: str) -> bool:
     return hasattr(importlib.import_module(module), attribute)
 
 
-def detect(policy: Callable[[], Policy]) -> Host | None:
+def detect() -> Host | None:
     """The adapter for the WebUI this runs in, None where it has nothing that an adapter knows.
 
     Raises what the host's modules raise on import; the caller says so and leaves the host alone.
@@ -27,13 +24,13 @@ def detect(policy: Callable[[], Policy]) -> Host | None:
     if _offers("backend.attention", "attention_function"):
         from .forge import Forge
 
-        return Forge(policy)
+        return Forge()
     if _offers("ldm_patched.ldm.modules.attention", "optimized_attention"):
         from .reforge import ReForge
 
-        return ReForge(policy)
+        return ReForge()
     if _offers("modules.sd_hijack_optimizations", "SdOptimization"):
         from .a1111 import A1111
 
-        return A1111(policy)
+        return A1111()
     return None

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import dataclass
-from typing import Callable, ContextManager
+from typing import ContextManager
 
 from ..backends.patches import Patches
-from ..backends.policy import Policy
 
 TITLE = "Tiled (no-flash)"
 OPTION = "cross_attention_optimization"
@@ -33,12 +32,9 @@ class Chosen:
 
 
 class Host:
-    """One WebUI. `policy` answers what may be replaced at the moment of the call."""
+    """One WebUI."""
 
     name = "WebUI"
-
-    def __init__(self, policy: Callable[[], Policy]):
-        self.policy = policy
 
     def choices(self) -> list[Choice]:
         """The dropdown's entries, where the extension has to provide it; empty where the host does."""

@@ -16,7 +16,7 @@ def start() -> None:
     global _session
     stop()
     try:
-        host = detect(settings.policy)
+        host = detect()
         if host is None:
             logger().warning("this WebUI offers nothing that the extension knows; it runs its own attention")
             return

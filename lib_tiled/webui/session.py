@@ -8,6 +8,7 @@ import sys
 
 from ..backends import calls, sdpa, xformers
 from ..backends.patches import Patch, Patches
+from ..backends.policy import Policy
 from ..hosts.base import OPTION, Host
 from ..kernel import forget_reductions
 from ..report import line as text
@@ -22,10 +23,15 @@ class Session:
     def __init__(self, host: Host):
         self.host = host
         self._running: list[Generation] = []
+        self._policy = Policy()
         self._patches = Patches()
 
     def __bool__(self) -> bool:
         return bool(self._running)
+
+    def policy(self) -> Policy:
+        """What may be replaced, as the settings stood when the running generation began."""
+        return self._policy
 
     def wrap(self, patch: Patch):
         """A stand-in for `process_images_inner(p)`."""
@@ -61,6 +67,7 @@ class Session:
         cleanup.callback(self._pop, generation)
         self._running.append(generation)
         settings.apply_to_kernel()
+        self._policy = settings.policy()
         overridden = OPTION in (getattr(p, "override_settings", None) or {})
         # The choice first: the host may put its functions in place, which are then wrapped.
         chosen = cleanup.enter_context(self.host.choose(option, overridden))
@@ -69,8 +76,8 @@ class Session:
         if not generation.nested:
             forget_reductions()
             cleanup.callback(self._patches.undo)
-            sdpa.install(self._patches, settings.policy)
-            xformers.install(self._patches, settings.policy)
+            sdpa.install(self._patches, self.policy)
+            xformers.install(self._patches, self.policy)
             self.host.install(self._patches)
         calls.listen(generation.record)
 

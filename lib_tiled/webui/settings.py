@@ -86,7 +86,11 @@ def apply_to_kernel() -> None:
 
 def policy() -> Policy:
     """What the backends may replace, by the settings as they are now."""
-    no_fused = probe(shared.device).summary() if pretend.active() else ""
+    no_fused = ""
+    if pretend.wanted():
+        found = probe(shared.device)
+        if not any(kernel.startswith("sdp:") for kernel in found.fused()):
+            no_fused = found.summary()
     return Policy(get("tiled_fallback") == USE_TILED, int(get("tiled_min_tokens")), no_fused)
 
 
