@@ -1,0 +1,94 @@
+"""What the kernel's tests compare with: attention in float64 written out in full, and a plain one in the input's dtype."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+torch.set_num_threads(1)  # the tests' tensors are small: more threads only wait for each other
+
+
+def _scores(q: Tensor, k: Tensor, mask: Tensor | None, is_causal: bool, scale: float | None) -> Tensor:
+    if scale is None:
+        scale = 1 / math.sqrt(q.shape[-1]) if q.shape[-1] else 0.0
+    scores = q @ k.transpose(-2, -1) * scale  # (..., H, Nq, Nk)
+    if is_causal:
+        mask = torch.ones(scores.shape[-2:], dtype=torch.bool).tril()
+    if mask is None:
+        return scores
+    if mask.dtype == torch.bool:
+        return scores.masked_fill(~mask, -math.inf)
+    return scores + mask.to(scores.dtype)
+
+
+def _repeat_heads(q: Tensor, t: Tensor) -> Tensor:
+    return t.repeat_interleave(q.shape[-3] // t.shape[-3], -3) if t.shape[-3] else t
+
+
+def plain(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Tensor | None = None,
+    *,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Tensor:
+    """Attention as one would write it, computed in the inputs' dtype; a row with nothing to attend to gives 0."""
+    if enable_gqa:
+        k, v = _repeat_heads(q, k), _repeat_heads(q, v)
+    scores = _scores(q, k, mask, is_causal, scale)
+    weights = scores.softmax(-1)
+    if scores.shape[-1]:
+        weights = weights.masked_fill((scores == -math.inf).all(-1, keepdim=True), 0)
+    return weights @ v
+
+
+def reference(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None, **kwargs) -> Tensor:
+    """`plain` in float64."""
+    return plain(q.double(), k.double(), v.double(), mask, **kwargs)
+
+
+def error(out: Tensor, expected: Tensor) -> float:
+    """Largest absolute difference; infinite where `out` is not finite or has another shape."""
+    assert out.shape == expected.shape, f"{tuple(out.shape)} instead of {tuple(expected.shape)}"
+    if out.numel() == 0:
+        return 0.0
+    difference = (out.double() - expected.double()).abs().max().item()
+    return difference if math.isfinite(difference) else math.inf
+
+
+def unit(expected: Tensor, dtype: torch.dtype) -> float:
+    """One rounding step of `dtype` at the largest value of `expected`: what nobody can be better than."""
+    return torch.finfo(dtype).eps * (expected.abs().max().item() if expected.numel() else 0.0)
+
+
+def assert_close(out: Tensor, expected: Tensor, steps: float = 64) -> None:
+    """`out` is at most `steps` rounding steps of its dtype away from the float64 result."""
+    allowed = steps * max(unit(expected, out.dtype), torch.finfo(out.dtype).eps)
+    assert error(out, expected) <= allowed, f"error {error(out, expected):.3g}, allowed {allowed:.3g}"
+
+
+def tensors(
+    batch: tuple[int, ...],
+    heads: int,
+    queries: int,
+    keys: int,
+    dim: int,
+    dim_v: int | None = None,
+    dtype: torch.dtype = torch.float32,
+    kv_heads: int | None = None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Seeded q, k, v as a model makes them: (B, H, N, D) views of (B, N, H, D); the seed comes from the sizes."""
+    kv_heads = heads if kv_heads is None else kv_heads
+    dim_v = dim if dim_v is None else dim_v
+    seed = sum((i + 1) * n for i, n in enumerate((*batch, heads, queries, keys, dim, dim_v)))
+    generator = torch.Generator().manual_seed(seed)
+
+    def make(n: int, h: int, d: int) -> Tensor:
+        return torch.randn(*batch, n, h, d, generator=generator).to(dtype).transpose(-2, -3)
+
+    return make(queries, heads, dim), make(keys, kv_heads, dim), make(keys, kv_heads, dim_v)
