@@ -28,12 +28,24 @@ class _Console(logging.StreamHandler):
 
 
 def logger() -> logging.Logger:
-    """The extension's logger. INFO is the line per generation; it shows whatever the host's root level is."""
+    """The extension's logger. INFO is the line per generation.
+
+    The host's own console handler would print each line a second time, so records do not go up to it; the host's
+    log files get them. `set_level` follows --loglevel.
+    """
     log = logging.getLogger(NAME)
     if not any(type(h).__name__ == _Console.__name__ for h in log.handlers):
         handler = _Console()
         handler.setFormatter(logging.Formatter("[Tiled] %(message)s"))
         log.addHandler(handler)
         log.setLevel(logging.INFO)
-        log.propagate = True
+        log.propagate = False
+    for handler in logging.root.handlers:
+        if isinstance(handler, logging.FileHandler) and handler not in log.handlers:
+            log.addHandler(handler)
     return log
+
+
+def set_level(name: str | None) -> None:
+    """The level named on the host's command line; without one, INFO."""
+    logger().setLevel(getattr(logging, (name or "INFO").upper(), logging.INFO))

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from ..backends.patches import Patches
 from ..hosts import detect
-from ..report.log import logger
-from . import session, settings
+from ..hosts.base import Host
+from ..report.log import logger, set_level
+from . import api, session, settings, tab, xyz
 
 _patches = Patches()
 _session: session.Session | None = None
@@ -16,6 +17,7 @@ def start() -> None:
     global _session
     stop()
     try:
+        set_level(settings.command_line("loglevel"))
         host = detect()
         if host is None:
             logger().warning("this WebUI offers nothing that the extension knows; it runs its own attention")
@@ -42,8 +44,24 @@ def list_optimizers(optimizers: list) -> None:
         optimizers.append(_session.host.optimizer())
 
 
-def started(*_) -> None:
-    """A callback for `on_app_started`: one line where the host's own choice is a slow one."""
+def settings_page() -> None:
+    """A callback for `on_ui_settings`."""
+    settings.register(_host())
+
+
+def before_page() -> None:
+    """A callback for `on_before_ui`: all scripts are loaded, nothing is drawn yet."""
+    xyz.add_axis(lambda: settings.titles(_host()))
+
+
+def tabs() -> list:
+    """A callback for `on_ui_tabs`."""
+    return [(tab.create(_host()), tab.TITLE, tab.NAME)]
+
+
+def started(_page, app) -> None:
+    """A callback for `on_app_started`: the API, and one line where the host's own choice is a slow one."""
+    api.register(app)
     try:
         advice = _session.host.advice() if _session is not None else None
         if advice:
@@ -52,11 +70,17 @@ def started(*_) -> None:
         logger().debug("no advice: %s", error)
 
 
+def _host() -> Host | None:
+    return _session.host if _session is not None else None
+
+
 def callbacks() -> dict:
     """The host's registration functions (those it has) and what to register with them."""
     return {
         "on_list_optimizers": list_optimizers,
-        "on_ui_settings": settings.register,
+        "on_ui_settings": settings_page,
+        "on_before_ui": before_page,
+        "on_ui_tabs": tabs,
         "on_app_started": started,
         "on_script_unloaded": stop,
     }

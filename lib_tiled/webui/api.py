@@ -8,7 +8,7 @@ from __future__ import annotations
 import secrets
 
 from fastapi import Depends, FastAPI, HTTPException, Request
-from fastapi.security import HTTPBasic, HTTPBasicCredentials
+from fastapi.security import HTTPBasic
 from modules import shared
 
 from ..report import line as text
@@ -44,18 +44,17 @@ def _credentials() -> dict[str, str]:
 
 def _login(credentials: dict[str, str]):
     """A dependency that lets through whoever knows one of the pairs."""
+    basic = HTTPBasic(auto_error=False)
 
-    def login(request: Request, given: HTTPBasicCredentials | None = Depends(HTTPBasic(auto_error=False))) -> None:
-        if given is not None:
-            expected = credentials.get(given.username, "")
-            if expected and secrets.compare_digest(given.password.encode(), expected.encode()):
-                return
+    async def login(request: Request) -> None:
+        given = await basic(request)
+        expected = credentials.get(given.username, "") if given is not None else ""
+        if expected and secrets.compare_digest(given.password.encode(), expected.encode()):
+            return
         # The page asks in the background and says so: a challenge would open the browser's login window.
         challenge = None if "x-requested-with" in request.headers else {"WWW-Authenticate": "Basic"}
         raise HTTPException(401, "Incorrect username or password", challenge)
 
-    # FastAPI reads annotations as text from the module; those of a nested function have to be real.
-    login.__annotations__ = {"request": Request, "given": HTTPBasicCredentials | None}
     return login
 
 

@@ -14,7 +14,7 @@ from ..kernel import forget_reductions
 from ..report import line as text
 from ..report.generation import DONE, FAILED, INTERRUPTED, Generation, history
 from ..report.log import logger
-from . import settings
+from . import infotext, settings
 
 
 class Session:
@@ -80,6 +80,8 @@ class Session:
             xformers.install(self._patches, self.policy)
             self.host.install(self._patches)
         calls.listen(generation.record)
+        if settings.get("tiled_png_info"):
+            cleanup.enter_context(infotext.written(p, generation))
 
     def _pop(self, generation: Generation) -> None:
         self._running.remove(generation)

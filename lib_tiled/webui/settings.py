@@ -7,13 +7,14 @@ from modules import shared
 from ..backends.policy import Policy
 from ..device import pretend
 from ..device.probe import probe
+from ..hosts.base import AUTOMATIC, OPTION, Host
 from ..kernel import options as kernel_options
 
 SECTION = ("tiled_attention", "Tiled attention")
 OFF, ONE_LINE, DETAILED = "off", "one line", "detailed"
 USE_TILED, LEAVE_ALONE = "use Tiled and say so", "leave it alone"
 
-# key -> (default, label, component, component's arguments)
+# key -> (default, one sentence, component, component's arguments)
 _SETTINGS = {
     "tiled_fallback": (
         USE_TILED,
@@ -23,52 +24,88 @@ _SETTINGS = {
     ),
     "tiled_precision": (
         "auto",
-        "Precision of the attention scores; safe computes them in fp32 (slower, cures black pictures)",
+        "Precision of the attention scores: safe computes them in fp32, which is slower and cures black pictures.",
         "Radio",
         {"choices": list(kernel_options.PRECISIONS)},
     ),
     "tiled_log_level": (
         ONE_LINE,
-        "What the console says after each generation",
+        "What the console says after each generation.",
         "Radio",
         {"choices": [OFF, ONE_LINE, DETAILED]},
     ),
-    "tiled_badge": (True, "Show the attention that ran below the picture", "Checkbox", {}),
-    "tiled_png_info": (False, "Write the attention that ran into the picture's generation info", "Checkbox", {}),
+    "tiled_badge": (True, "Show by the generation info which attention ran.", "Checkbox", {}),
+    "tiled_png_info": (False, "Write the attention that ran into the generation info of each picture.", "Checkbox", {}),
     "tiled_min_tokens": (
         0,
-        "Minimum sequence: leave attention over fewer tokens to the WebUI (0 = decide by shape)",
+        "Attention over fewer tokens than this stays with the WebUI (0 = the shape decides).",
         "Slider",
         {"minimum": 0, "maximum": 16384, "step": 64},
     ),
     "tiled_scratch_mb": (
         0,
-        "Scratch limit in MB for one score tile (0 = the device's own)",
+        "Most memory in MB that the scores of one tile may take (0 = what suits the device).",
         "Slider",
         {"minimum": 0, "maximum": 1024, "step": 1},
     ),
     "tiled_rows": (
         0,
-        "Rows per score tile (0 = chosen from shape and device)",
+        "Rows of one tile, for measuring only (0 = chosen from shape and device).",
         "Slider",
         {"minimum": 0, "maximum": 4096, "step": 16},
     ),
 }
 
 
-def register() -> None:
-    """Add the section to the settings page. A callback for `on_ui_settings`."""
+def register(host: Host | None = None) -> None:
+    """Add the section to the settings page, and the option itself where the host leaves its list to us."""
     import gradio
 
     for key, (default, label, component, arguments) in _SETTINGS.items():
         info = shared.OptionInfo(default, label, getattr(gradio, component), arguments, section=SECTION)
         shared.opts.add_option(key, info)
+    if host is not None and host.choices():
+        _register_option(host, gradio)
+
+
+def _register_option(host: Host, gradio) -> None:
+    def arguments():
+        return {"choices": titles(host)}
+
+    known = shared.opts.data_labels.get(OPTION)
+    if known is not None:
+        known.component, known.component_args = gradio.Dropdown, arguments
+        return
+    section = ("optimizations", "Optimizations")
+    info = shared.OptionInfo(AUTOMATIC, "Cross attention optimization", gradio.Dropdown, arguments, section=section)
+    shared.opts.add_option(OPTION, info)
+
+
+def titles(host: Host | None) -> list[str]:
+    """What the option can be set to on this host and device."""
+    offered = [choice.title for choice in host.choices() if choice.available] if host is not None else []
+    if offered:
+        return offered
+    from modules import shared_items
+
+    own = getattr(shared_items, "cross_attention_optimizations", None)  # absent on reForge
+    return list(own()) if own is not None else [AUTOMATIC]
+
+
+def all_values() -> dict:
+    """The extension's settings as they hold now."""
+    return {key: get(key) for key in _SETTINGS}
 
 
 def get(key: str):
     """A setting's value as it holds now; the default where the host does not know it yet."""
-    default = _SETTINGS[key][0] if key in _SETTINGS else "Automatic"
+    default = _SETTINGS[key][0] if key in _SETTINGS else AUTOMATIC
     return getattr(shared.opts, key, default)
+
+
+def command_line(name: str):
+    """The value of a command-line argument, None where the host has no such argument."""
+    return getattr(shared.cmd_opts, name, None)
 
 
 def log_level() -> str:

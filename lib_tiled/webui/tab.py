@@ -1,0 +1,53 @@
+"""The tab "Attention": what this device runs, the last generations, benchmark, tune, report.
+
+Nothing is looked up before the tab is opened (the page's script presses Refresh then); what fails becomes text.
+"""
+
+from __future__ import annotations
+
+import gradio as gr
+from modules import shared
+
+from ..device.probe import probe
+from ..hosts.base import Host
+from . import api, report, tab_view
+
+TITLE, NAME = "Attention", "tiled_attention"
+JS = "_js" if gr.__version__.startswith("3.") else "js"  # gradio 4 renamed the argument
+
+
+def _tried(part) -> str:
+    """The HTML that `part` makes, or what went wrong."""
+    try:
+        return part()
+    except Exception as error:
+        return tab_view.failed(error)
+
+
+def refresh() -> tuple[str, str]:
+    """The device's table and that of the last generations."""
+    device = _tried(lambda: tab_view.device(probe(shared.device).to_dict()))
+    return device, _tried(lambda: tab_view.generations(api.every()))
+
+
+def create(host: Host | None) -> gr.Blocks:
+    with gr.Blocks(analytics_enabled=False) as page:
+        with gr.Row():
+            again = gr.Button("Refresh", elem_id=f"{NAME}_refresh")
+            copy = gr.Button("Copy report", elem_id=f"{NAME}_copy")
+        gr.Markdown("### What this device runs")
+        device = gr.HTML("<p>Press Refresh.</p>", elem_id=f"{NAME}_device")
+        gr.Markdown("### The last generations")
+        generations = gr.HTML(elem_id=f"{NAME}_generations")
+        gr.Markdown("### Report for an issue")
+        block = gr.Textbox(
+            label="Device, versions, settings and the last line; no prompts, no names, no paths",
+            lines=12,
+            show_copy_button=True,
+            interactive=False,
+            elem_id=f"{NAME}_report",
+        )
+        again.click(refresh, outputs=[device, generations], show_progress="hidden")
+        copied = copy.click(lambda: report.block(host), outputs=[block], show_progress="hidden")
+        copied.then(None, inputs=[block], **{JS: "(report) => TiledAttentionTab.copy(report)"})
+    return page

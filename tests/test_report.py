@@ -1,0 +1,140 @@
+"""What one generation did, in one line."""
+
+import io
+import logging
+import sys
+import types
+
+import pytest
+import torch
+
+from lib_tiled.backends import calls
+from lib_tiled.backends.calls import Call
+from lib_tiled.report import line, log, place
+from lib_tiled.report.generation import FAILED, INTERRUPTED, Generation, History
+
+
+def in_module(name, body="return call()", argument="call"):
+    """A function whose code belongs to a module called `name`."""
+    module = types.ModuleType(name)
+    exec(f"def f({argument}):\n    {body}", module.__dict__)
+    return module.f
+
+
+@pytest.mark.parametrize(
+    "stack, expected",
+    [
+        (["ldm.modules.diffusionmodules.openaimodel", "ldm.modules.attention"], "unet"),
+        (["ldm.modules.diffusionmodules.model"], "vae"),
+        (["sgm.modules.diffusionmodules.model"], "vae"),
+        (["backend.nn.unet"], "unet"),
+        (["backend.nn.vae"], "vae"),
+        (["backend.nn.t5"], "text"),
+        (["modules.sd_hijack_clip", "transformers.models.clip.modeling_clip"], "text"),
+        (["ldm.modules.encoders.modules", "open_clip.transformer"], "text"),
+        (["transformers.models.clip.modeling_clip"], "text"),
+        (["ldm_patched.ldm.flux.model"], "unet"),
+        (["some.extension"], "other"),
+    ],
+)
+def test_place_is_read_off_the_stack(stack, expected):
+    def call():
+        return place.place()
+
+    for name in reversed(stack):
+        call = (lambda f, inner: lambda: f(inner))(in_module(name), call)
+    assert call() == expected
+
+
+def test_an_image_encoder_is_no_text():
+    class CLIPVisionTransformer:
+        run = in_module("transformers.models.clip.modeling_clip", argument="self, call")
+
+    assert CLIPVisionTransformer().run(lambda: place.place()) == "other"
+
+
+def fill(generation, **counts):
+    for key, n in counts.items():
+        generation.counts[tuple(key.split("__"))] = n
+        generation.calls += n
+    return generation
+
+
+def test_line_has_places_counts_choice_and_reasons():
+    g = fill(Generation(what="txt2img 1024x1024 20 steps", choice="Automatic -> Tiled"), unet__tiled=640, vae__tiled=1)
+    g.counts["text", "sdp:math"] = 24
+    g.note("gfx906 runs no fused kernel")
+    g.note("gfx906 runs no fused kernel")
+    assert line.line(g) == (
+        "txt2img 1024x1024 20 steps | unet: tiled x640 | vae: tiled x1 | text: sdp:math x24"
+        " | Automatic -> Tiled: gfx906 runs no fused kernel"
+    )
+    assert line.short(g) == "tiled"
+
+
+@pytest.mark.parametrize("status", [INTERRUPTED, FAILED])
+def test_line_marks_nested_and_unfinished(status):
+    g = fill(Generation(what="img2img 64x64 1 steps", option="xformers", nested=True), unet__Doggettx=2)
+    g.finish(status)
+    assert line.line(g) == f"(nested) img2img 64x64 1 steps ({status}) | unet: Doggettx x2 | xformers"
+
+
+def test_non_finite_half_output_is_noticed_at_the_end():
+    bad = torch.tensor([1.0, float("inf")], dtype=torch.float16)
+    g = Generation()
+    g.record(Call("tiled", out=torch.full((3,), 60000.0, dtype=torch.float16)))  # its sum passes fp16's range
+    g.record(Call("tiled", out=torch.tensor([float("inf")])))  # fp32 is not watched
+    g.finish()
+    assert not g.reasons
+    g = Generation()
+    g.record(Call("tiled", out=bad))
+    g.finish()
+    assert len(g.reasons) == 1 and "Precision to safe" in g.reasons[0]
+
+
+def test_named_counts_only_what_did_not_speak_for_itself():
+    g = Generation()
+    calls.listen(g.record)
+    try:
+        with calls.named("Doggettx"):
+            pass
+        with calls.named("InvokeAI"):
+            calls.ran("sdp:flash")
+    finally:
+        calls.listen(None)
+    calls.ran("tiled")  # nobody listens
+    assert {kernel: n for (_, kernel), n in g.counts.items()} == {"Doggettx": 1, "sdp:flash": 1}
+
+
+def test_history_keeps_the_last_ones():
+    history = History(2)
+    for i in range(3):
+        history.add(Generation(what=str(i)))
+    assert [g.what for g in history.all()] == ["1", "2"] and history.last().what == "2"
+
+
+def test_one_console_line_however_often_the_logger_is_asked_for(monkeypatch):
+    stream = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    monkeypatch.setattr(sys, "stderr", stream)
+    for _ in range(3):
+        log.logger()
+    log.logger().info("1024\u00d71024")  # a console that cannot encode it
+    stream.seek(0)
+    assert stream.read() == "[Tiled] 1024?1024\n"
+
+
+def test_host_console_handlers_do_not_print_it_twice_and_files_get_it(monkeypatch, tmp_path):
+    stream = io.StringIO()
+    monkeypatch.setattr(sys, "stderr", stream)
+    console, file = logging.StreamHandler(stream), logging.FileHandler(tmp_path / "log.txt")
+    logging.root.addHandler(console)
+    logging.root.addHandler(file)
+    try:
+        log.logger().info("hello")
+    finally:
+        logging.root.removeHandler(console)
+        logging.root.removeHandler(file)
+        log.logger().removeHandler(file)
+        file.close()
+    assert stream.getvalue() == "[Tiled] hello\n"
+    assert (tmp_path / "log.txt").read_text() == "hello\n"
