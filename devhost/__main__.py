@@ -131,6 +131,8 @@ def main():
         launch_utils.run_extensions_installers()
     import devhost_face
 
+    from modules import processing  # noqa: F401  as in the hosts, before any thread starts
+
     if arguments.optimization is not None:
         shared.opts.data["cross_attention_optimization"] = arguments.optimization
     devhost_face.start()

@@ -16,8 +16,13 @@ import torch
 from torch import nn
 
 with contextlib.redirect_stdout(io.StringIO()):  # ldm prints while it is imported
+    from ldm.modules.diffusionmodules import model as ldm_model
+    from ldm.modules.diffusionmodules import openaimodel as ldm_unet
     from ldm.modules.diffusionmodules.model import Decoder, Encoder
     from ldm.modules.diffusionmodules.openaimodel import UNetModel
+
+# ldm prints what it builds; redirecting stdout there would swallow other threads' lines
+ldm_model.print = ldm_unet.print = lambda *args, **kwargs: None
 
 WEIGHTS = Path(__file__).with_name("demo.safetensors")
 COLOURS = {
@@ -118,9 +123,8 @@ class DemoModel(nn.Module):
 
     def __init__(self):
         super().__init__()
-        with contextlib.redirect_stdout(io.StringIO()):  # ldm prints what it builds
-            self.model = DiffusionWrapper()
-            self.first_stage_model = AutoEncoder()
+        self.model = DiffusionWrapper()
+        self.first_stage_model = AutoEncoder()
         self.cond_stage_model = TextEncoder()
         for module in self.modules():
             if isinstance(module, nn.GroupNorm):

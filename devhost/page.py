@@ -194,7 +194,7 @@ def create():
 def launch(demo, port):
     """Starts the server on 127.0.0.1 without blocking; returns the FastAPI app, open to new middleware."""
     allowed = [str(HERE), paths.data_path, *map(str, extensions)]
-    app, _, _ = demo.launch(server_name="127.0.0.1", server_port=port, prevent_thread_lock=True, quiet=True,
+    app, _, _ = demo.launch(server_name="127.0.0.1", server_port=port, prevent_thread_lock=True,
                             show_api=False, allowed_paths=allowed)
     app.user_middleware = [entry for entry in app.user_middleware if entry.cls.__name__ != "CORSMiddleware"]
     app.middleware_stack = None
