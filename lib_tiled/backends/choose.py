@@ -1,0 +1,145 @@
+"""Which backend an option leads to on a device, and why. Pure functions of a probe; no WebUI is imported here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..device.result import FUSED_SDP, Probe
+
+#: What a title is before " - " or " (", or what a host's function is called -> the backend it means.
+_NAMES = {
+    "tiled": "tiled",
+    "xformers": "xformers",
+    "sdp-no-mem": "sdp-no-mem",
+    "sdp": "sdp",
+    "pytorch": "sdp",
+    "sub-quadratic": "sub-quadratic",
+    "sub_quad": "sub-quadratic",
+    "split": "split",
+    "basic": "basic",
+    "none": "basic",
+    "doggettx": "Doggettx",
+    "invokeai": "InvokeAI",
+    "v1": "V1",
+}
+#: The kernels that make a backend worth choosing. Backends not named here never were fused.
+_KERNELS = {
+    "xformers": ("xformers",),
+    "sdp": FUSED_SDP,
+    "sdp-no-mem": ("sdp:flash", "sdp:cudnn"),
+}
+FLAG = "--opt-tiled-attention"
+
+
+@dataclass(frozen=True)
+class Decision:
+    """backend: "tiled", "xformers", "sdp", "sdp-no-mem", "sub-quadratic", "split", "basic", "Doggettx", "InvokeAI",
+    "V1", or "host": leave what the host has set up. reason: words for the user, "" where it is simply as chosen.
+    """
+
+    backend: str
+    reason: str = ""
+
+
+def backend_of(option: str) -> str:
+    """The backend a title ("sdp - scaled dot product") or function name ("attention_pytorch") means, else ""."""
+    name = option.strip().lower().removeprefix("attention_")
+    return _NAMES.get(name.partition(" - ")[0].partition(" (")[0], "")
+
+
+def choose(
+    option: str,
+    probe: Probe,
+    policy: str = "tiled",
+    host_default: str = "",
+    dtype=None,
+    forced: bool = False,
+    without: tuple[str, ...] = (),
+) -> Decision:
+    """What `option` leads to on the device of `probe`.
+
+    policy: "tiled" to replace an explicit choice that has no working kernel, "leave" to let it be.
+    host_default: what the host's own Automatic takes, where that is known. dtype: the one attention runs in, None
+    for any. forced: --opt-tiled-attention was given. without: kernels the host was started without ("xformers").
+    An option that is not known here belongs to somebody else and is left to the host.
+    """
+    if option.strip().lower() == "automatic":
+        return _automatic(probe, policy, backend_of(host_default), dtype, forced, without)
+    backend = backend_of(option)
+    if not backend:
+        return Decision("host")
+    if not _missing(backend, probe, dtype, without):
+        return Decision(backend)
+    return _without_kernel(backend, probe, policy, dtype, without)
+
+
+def _automatic(probe: Probe, policy: str, default: str, dtype, forced: bool, without: tuple[str, ...]) -> Decision:
+    if forced:
+        return Decision("tiled", FLAG)
+    if not _fused(probe, dtype, without):
+        return Decision("tiled", _nothing_fused(probe, dtype, without))
+    if _missing(default, probe, dtype, without):
+        return _without_kernel(default, probe, policy, dtype, without)
+    return Decision("host")
+
+
+def _fused(probe: Probe, dtype, without: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(kernel for kernel in probe.fused(dtype) if kernel not in without)
+
+
+def _missing(backend: str, probe: Probe, dtype, without: tuple[str, ...]) -> bool:
+    """Whether `backend` stands and falls with fused kernels of which none runs."""
+    wanted = _KERNELS.get(backend, ())
+    return bool(wanted) and not set(wanted) & set(_fused(probe, dtype, without))
+
+
+def _nothing_fused(probe: Probe, dtype, without: tuple[str, ...]) -> str:
+    if "xformers" in without and probe.fused(dtype):
+        return f"{probe.label} runs xformers alone, and the WebUI was started without it"
+    return probe.summary(dtype)
+
+
+def _without_kernel(backend: str, probe: Probe, policy: str, dtype, without: tuple[str, ...]) -> Decision:
+    if backend == "xformers":
+        why = "the WebUI was started without xformers" if backend in without else _xformers_reason(probe, dtype)
+        left = "; generating will fail"
+    elif backend == "sdp-no-mem" and "sdp:mem-efficient" in probe.fused(dtype):
+        why = f"without memory-efficient attention {probe.label} runs only math SDPA"
+        left = ", which needs memory for all scores at once"
+    else:
+        why = probe.summary(dtype) if not _fused(probe, dtype, without) else f"SDPA on {probe.label}: math only"
+        left = ", which needs memory for all scores at once"
+    return Decision(backend, why + left) if policy == "leave" else Decision("tiled", why)
+
+
+def _xformers_reason(probe: Probe, dtype) -> str:
+    return f"xformers {probe.short_reason('xformers', dtype)} on {probe.label}"
+
+
+def priority(probe: Probe, without: tuple[str, ...] = ()) -> int:
+    """Where "Tiled (no-flash)" stands in AUTOMATIC1111's Automatic.
+
+    Above all of its own (the highest are at 1000) where nothing fused runs, else below those that may be fused
+    (xformers 100, sdp 70) and above the rest (10).
+    """
+    return 60 if _fused(probe, None, without) else 1100
+
+
+def advice(host_default: str, probe: Probe, host: str = "", without: tuple[str, ...] = ()) -> str | None:
+    """One line for the start where the host's Automatic takes `host_default` although something fused runs.
+
+    host: "AUTOMATIC1111", "Forge" or "reForge". None where there is nothing to say.
+    """
+    default = backend_of(host_default)
+    if not default or default in ("tiled", *_KERNELS):
+        return None
+    fused = _fused(probe, None, without)
+    sdpa = [kernel for kernel in fused if kernel in FUSED_SDP]
+    if sdpa:
+        how = 'choose "sdp - scaled dot product" in Settings > Optimizations'
+        if "forge" in host.lower():  # Forge and reForge have no such option
+            how = "start the WebUI with --attention-pytorch"
+        return f"Automatic takes {host_default}, but {probe.label} runs {sdpa[0]}: {how} to use it."
+    if "xformers" in fused:
+        return f"Automatic takes {host_default}, but {probe.label} runs xformers: start the WebUI with --xformers."
+    return None
