@@ -13,7 +13,7 @@ from torch import Tensor
 class Call:
     """One attention call that has run: kernel name, queries, keys, output, and why this kernel if not as chosen."""
 
-    kernel: str  # "tiled", "sdp:flash", "xformers:ckF", "Doggettx" ...
+    kernel: str  # "tiled", "sdp:flash", "xformers:ckF", "Doggettx" ...; "" for a reason alone
     q: Tensor | None = None
     k: Tensor | None = None
     out: Tensor | None = None
@@ -36,6 +36,12 @@ def ran(kernel: str, q=None, k=None, out=None, reason: str = "") -> None:
     _told += 1
     if _listener is not None:
         _listener(Call(kernel, q, k, out, reason))
+
+
+def note(reason: str) -> None:
+    """Say why the next call runs where it was not meant to. Counts as no call."""
+    if _listener is not None:
+        _listener(Call("", reason=reason))
 
 
 @contextlib.contextmanager

@@ -33,7 +33,9 @@ class Patch:
 
 def patch_of(value: Any) -> Patch | None:
     """The patch whose replacement `value` is, None for anything else."""
-    return getattr(value, "__dict__", {}).get("_tiled_patch")
+    patch = getattr(value, "__dict__", {}).get("_tiled_patch")
+    # functools.wraps copies attributes: somebody's wrapper around ours carries the mark too.
+    return patch if patch is not None and patch.replacement is value else None
 
 
 def skip_inactive(value: Any) -> Any:

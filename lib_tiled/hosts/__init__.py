@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+
 from .base import Host
 
 

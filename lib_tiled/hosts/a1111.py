@@ -22,6 +22,7 @@ from torch import Tensor
 from .. import kernel
 from ..backends import calls, choose, tiled
 from ..backends.patches import Patch, Patches
+from ..backends.policy import Policy
 from ..device.probe import probe
 from ..report.log import logger
 from .base import AUTOMATIC, TITLE, Chosen, Host
@@ -162,7 +163,7 @@ class A1111(Host):
             patches.replace(cls, "forward", _counted)
 
     @contextlib.contextmanager
-    def choose(self, option: str, overridden: bool):
+    def choose(self, option: str, overridden: bool, policy: Policy):
         before = sd_hijack.current_optimizer
         switched = overridden and option != (before.title() if before else "None")
         if switched:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import ContextManager
 
 from ..backends.patches import Patches
+from ..backends.policy import Policy
 
 TITLE = "Tiled (no-flash)"
 OPTION = "cross_attention_optimization"
@@ -43,8 +44,8 @@ class Host:
     def install(self, patches: Patches) -> None:
         """Patch what this host's attention runs through, until `patches` are undone. Not re-entrant."""
 
-    def choose(self, option: str, overridden: bool) -> ContextManager[Chosen]:
-        """Let `option` hold for a block. `overridden`: this generation asked for it itself."""
+    def choose(self, option: str, overridden: bool, policy: Policy) -> ContextManager[Chosen]:
+        """Let `option` hold for a block. `overridden`: this generation asked for it itself; `policy`: its settings."""
         return contextlib.nullcontext(Chosen(option, option))
 
     def advice(self) -> str | None:

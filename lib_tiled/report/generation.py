@@ -38,11 +38,12 @@ class Generation:
 
     def record(self, call: Call) -> None:
         """Count one call. A listener for `backends.calls`; a few microseconds, no synchronisation."""
+        self.note(call.reason)
+        if not call.kernel:
+            return
         where = place.place(skip=3)
         self.calls += 1
         self.counts[where, call.kernel] += 1
-        if call.reason and call.reason not in self.reasons:
-            self.reasons.append(call.reason)
         if self.detailed and call.q is not None:
             self.shapes[where, call.kernel, tuple(call.q.shape), call.k.shape[-2]] += 1
         out = call.out

@@ -11,8 +11,12 @@ import sys
 UNET, VAE, TEXT, OTHER = "unet", "vae", "text", "other"
 MAX_DEPTH = 40
 
+# Holds the functions that everybody calls, and the UNet's layer: whoever stands further out knows better.
+_FUNCTIONS = "functions"
+
 # Module names by their start, first match wins; innermost frame first.
 _PLACES = (
+    ("ldm_patched.ldm.modules.attention", _FUNCTIONS),
     ("ldm.modules.diffusionmodules.model", VAE),
     ("sgm.modules.diffusionmodules.model", VAE),
     ("ldm_patched.ldm.modules.diffusionmodules.model", VAE),
@@ -53,7 +57,7 @@ def _place_of_module(name: str) -> str:
 def place(skip: int = 1) -> str:
     """unet, vae, text or other, for the code that called the caller (`skip` frames up)."""
     frame = sys._getframe(skip)
-    encoder = False
+    encoder, otherwise = False, OTHER
     for _ in range(MAX_DEPTH):
         if frame is None:
             break
@@ -63,7 +67,9 @@ def place(skip: int = 1) -> str:
             # Only the module that owns the layers is named after what it encodes.
             if "vision" in type(frame.f_locals.get("self")).__name__.lower():
                 return OTHER
+        elif where == _FUNCTIONS:
+            otherwise = UNET
         elif where:
             return where if not encoder else (TEXT if where == TEXT else OTHER)
         frame = frame.f_back
-    return TEXT if encoder else OTHER
+    return TEXT if encoder else otherwise

@@ -1,0 +1,55 @@
+"""Forge and its relatives (Forge-Classic, Forge-Neo): the functions of `backend.attention`."""
+
+from __future__ import annotations
+
+import inspect
+
+import torch
+from backend import attention, memory_management
+from backend.modules.k_model import KModel
+
+from .call_forms import heads_family, spatial_family
+from .functions import FunctionsHost
+
+_HEADS = {
+    "xformers": "attention_xformers",
+    "sdp": "attention_pytorch",
+    "sub-quadratic": "attention_sub_quad",
+    "split": "attention_split",
+    "basic": "attention_basic",
+}
+# The VAE has one function without a kernel; the host calls it split. Last, so that it is counted under that name.
+_SPATIAL = {"xformers": "xformers", "sdp": "pytorch", "sub-quadratic": "normal", "basic": "normal", "split": "normal"}
+_SPATIAL_SUFFIXES = ("_attention_single_head_spatial", "_attention_vae")  # Neo has the latter
+
+
+def _upcast(dtype: torch.dtype) -> bool:
+    """Whether --force-upcast-attention holds for this dtype; newer relatives answer with a dict."""
+    forced = memory_management.force_upcast_attention_dtype()
+    return (forced.get(dtype) if isinstance(forced, dict) else forced) == torch.float32
+
+
+def _heads():
+    functions = vars(attention)
+    known = [f for n, f in functions.items() if n.startswith("attention_") and "spatial" not in n and callable(f)]
+    by_title = {title: functions[name] for title, name in _HEADS.items() if name in functions}
+    # Functions that can leave the output's heads apart read 3-D masks per picture; the others leave them to torch.
+    per_picture = "skip_output_reshape" in inspect.signature(attention.attention_pytorch).parameters
+    return heads_family(by_title, tuple(known), per_picture, _upcast)
+
+
+def _spatial():
+    functions = vars(attention)
+    suffix = next(s for s in _SPATIAL_SUFFIXES if f"pytorch{s}" in functions)
+    by_title = {title: functions[kind + suffix] for title, kind in _SPATIAL.items() if kind + suffix in functions}
+    return spatial_family(by_title, tuple({id(f): f for f in by_title.values()}.values()))
+
+
+class Forge(FunctionsHost):
+    name = "Forge"
+
+    def __init__(self):
+        super().__init__(attention, memory_management, _heads(), _spatial())
+
+    def model_class(self) -> type:
+        return KModel
