@@ -61,6 +61,13 @@ def error(out: Tensor, expected: Tensor) -> float:
     return difference if math.isfinite(difference) else math.inf
 
 
+def mean_error(out: Tensor, expected: Tensor) -> float:
+    """Root of the mean squared difference. Unlike the largest one it does not hang on a single score's rounding."""
+    assert out.shape == expected.shape, f"{tuple(out.shape)} instead of {tuple(expected.shape)}"
+    difference = (out.double() - expected.double()).square().mean().sqrt().item() if out.numel() else 0.0
+    return difference if math.isfinite(difference) else math.inf
+
+
 def unit(expected: Tensor, dtype: torch.dtype) -> float:
     """One rounding step of `dtype` at the largest value of `expected`: what nobody can be better than."""
     return torch.finfo(dtype).eps * (expected.abs().max().item() if expected.numel() else 0.0)

@@ -35,6 +35,13 @@ def _autocast_dtype(device_type: str) -> torch.dtype | None:
         return torch.get_autocast_gpu_dtype() if device_type == "cuda" and torch.is_autocast_enabled() else None
 
 
+def _autocast(t: Tensor) -> Tensor:
+    """`t` in the dtype that autocast gives a matmul's operands; float64 and what is no float tensor stay."""
+    if not isinstance(t, Tensor) or t.dtype not in (torch.float16, torch.bfloat16, torch.float32):
+        return t
+    return t.to(_autocast_dtype(t.device.type) or t.dtype)
+
+
 def _without_autocast(device_type: str):
     if _autocast_dtype(device_type) is None:
         return contextlib.nullcontext()
@@ -142,12 +149,10 @@ def attend(
     precision: str | None = None,
 ) -> Tensor:
     """`tiled_attention` with a precision for this call; None takes the setting's."""
+    q, k, v = (_autocast(t) for t in (q, k, v))
     inputs.check(q, k, v, attn_mask, is_causal, enable_gqa)
     if precision is not None and precision not in options.PRECISIONS:
         raise ValueError(f"precision must be one of {', '.join(options.PRECISIONS)}, not {precision!r}")
-    dtype = _autocast_dtype(q.device.type)
-    if dtype is not None and q.dtype != torch.float64:
-        q, k, v = q.to(dtype), k.to(dtype), v.to(dtype)
     scale = 1 / math.sqrt(q.shape[-1]) if scale is None and q.shape[-1] else (scale or 0.0)
     lead = q.dim()
     q, k, v, mask = inputs.broadcast(q, k, v, attn_mask, enable_gqa)

@@ -31,7 +31,7 @@ def backward(
     contributions of many tiles without losing them.
     """
     dtype = torch.promote_types(q.dtype, torch.float32)
-    dq = torch.empty(q.shape, dtype=q.dtype, device=q.device)
+    dq = torch.zeros(q.shape, dtype=q.dtype, device=q.device)
     dk = torch.zeros(k.shape, dtype=dtype, device=k.device)
     dv = torch.zeros(v.shape, dtype=dtype, device=v.device)
     dmask = torch.zeros(mask.shape, dtype=dtype, device=q.device) if mask_grad else None
@@ -39,7 +39,7 @@ def backward(
     # Gradients need whole rows of weights: where the plan tiles the keys, take fewer rows instead.
     step = tile.rows if tile.keys >= k.shape[-2] else max(tile.elements // k.shape[-2], 1)
     products = torch.empty(0, dtype=dtype, device=q.device)
-    for block in blocks(q, k, v, out, mask):
+    for block in blocks(q, k, v, out, mask) if k.shape[-2] else ():
         dout = grad[block.index]
         dq_, dk_, dv_ = dq[block.index], dk[block.key], dv[block.key]
         dmask_ = None
