@@ -198,6 +198,6 @@ class A1111(Host):
         return Chosen(option, f"{option} -> {running}", "the option takes effect when it is applied again")
 
     def advice(self) -> str | None:
-        if shared.opts.cross_attention_optimization != AUTOMATIC:
+        if sd_hijack.current_optimizer is None or shared.opts.cross_attention_optimization != AUTOMATIC:
             return None
         return choose.advice(self._running(), probe(devices.device), self.name)

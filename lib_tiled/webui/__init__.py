@@ -10,6 +10,7 @@ from . import api, session, settings, tab, xyz
 
 _patches = Patches()
 _session: session.Session | None = None
+_advised = False  # in this process, however often the scripts are reloaded
 
 
 def start() -> None:
@@ -60,11 +61,21 @@ def tabs() -> list:
 
 
 def started(_page, app) -> None:
-    """A callback for `on_app_started`: the API, and one line where the host's own choice is a slow one."""
+    """A callback for `on_app_started`."""
     api.register(app)
+    advise()
+
+
+def advise(*_) -> None:
+    """One line, once, where the host's own choice is a slow one. A callback for `on_model_loaded`.
+
+    AUTOMATIC1111 makes its choice only when the model has loaded, Forge and reForge load it when it is needed.
+    """
+    global _advised
     try:
-        advice = _session.host.advice() if _session is not None else None
+        advice = None if _advised or _session is None else _session.host.advice()
         if advice:
+            _advised = True
             logger().info("%s", advice)
     except Exception as error:
         logger().debug("no advice: %s", error)
@@ -82,5 +93,6 @@ def callbacks() -> dict:
         "on_before_ui": before_page,
         "on_ui_tabs": tabs,
         "on_app_started": started,
+        "on_model_loaded": advise,
         "on_script_unloaded": stop,
     }
