@@ -43,7 +43,8 @@ def run(args: argparse.Namespace) -> int:
     policy = "leave" if args.leave else "tiled"
     decisions = {option: choose.choose(option, found, policy) for option in OPTIONS}
     if args.json:
-        print(json.dumps({"probe": found.to_dict(), "decisions": {o: asdict(d) for o, d in decisions.items()}}, indent=2))
+        report = {"probe": found.to_dict(), "decisions": {option: asdict(d) for option, d in decisions.items()}}
+        print(json.dumps(report, indent=2))
         return 0
     print(found)
     print(f"\n{found.summary()}\n")

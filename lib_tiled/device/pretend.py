@@ -100,10 +100,11 @@ def _amd(architecture: str) -> dict:
         sdpa = ""
     else:
         sdpa = f"not built for {architecture}"
+    unbuilt = f"found no operator (not built for {architecture})"
     return {
         "sdp:flash": sdpa or (_HALF, 512),
         "sdp:mem-efficient": sdpa or (DTYPES, 512),
         "sdp:cudnn": "torch was built without it",
         "sdp:math": (DTYPES, 512),
-        "xformers": (_HALF, 512) if architecture in XFORMERS_CK else f"found no operator (not built for {architecture})",
+        "xformers": (_HALF, 512) if architecture in XFORMERS_CK else unbuilt,
     }

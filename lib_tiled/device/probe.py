@@ -42,8 +42,8 @@ def probe(device: torch.device | str | None = None) -> Probe:
         if device.type == "cuda" and device.index is None:
             device = torch.device("cuda", torch.cuda.current_device() if torch.cuda.is_initialized() else 0)
         wanted = os.environ.get(pretend.VARIABLE, "").strip()
-        key = (str(device), wanted, sys.modules.get("xformers", "") is None, trial.switches())
-        with _lock:
+        with _lock:  # the trial moves torch's switches, so they are read in here too
+            key = (str(device), wanted, sys.modules.get("xformers", "") is None, trial.switches())
             found = _cache.get(key)
             if found is None:
                 found = _probe(device, wanted)

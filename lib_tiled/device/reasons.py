@@ -84,8 +84,8 @@ _XFORMERS = (
     (r"operator wasn't built", "not built"),
     (r"device=(\w+) \(supported", r"not for \1"),
     (r"dtype=torch\.(\w+) \(supported", r"not for \1"),
-    (r"capability >= \((\d+), (\d+)\)", r"needs sm_\1\2"),
-    (r"capability <= \((\d+), (\d+)\)", r"not for GPUs newer than sm_\1\2"),
+    (r"capability >=? \((\d+), (\d+)\)", r"needs sm_\1\2"),
+    (r"capability <=? \((\d+), (\d+)\)", r"not for GPUs newer than sm_\1\2"),
     (r"max\(query.shape\[-1\].*> (\d+)", r"head dimensions up to \1"),
 )
 

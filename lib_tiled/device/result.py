@@ -117,9 +117,10 @@ class Probe:
             return f"{count / unit:.4g} {name}" if count else "unknown"
 
         bf16 = self.bf16_matmul
+        override = f", by HSA_OVERRIDE_GFX_VERSION={self.override}" if self.override else ""
         rows = {
             "device": f"{self.name} ({self.device})" + (", pretended" if self.pretended else ""),
-            "architecture": self.architecture + (f", by HSA_OVERRIDE_GFX_VERSION={self.override}" * bool(self.override)),
+            "architecture": self.architecture + override,
             "memory": f"{size(self.memory_bytes, 1 << 30, 'GB')}, cache {size(self.cache_bytes, 1 << 20, 'MB')}",
             "versions": ", ".join(f"{name} {version}" for name, version in self.versions.items()),
             "bf16 matmul": ("yes" if bf16.runs else "no") + (f" ({bf16.reason})" if bf16.reason else ""),

@@ -20,7 +20,7 @@ from torch import Tensor
 from . import reasons
 from .result import DIMS, DTYPES, FUSED_SDP, Support
 
-TOKENS, HEADS = 64, 2
+TOKENS, HEADS = 16, 2
 TOLERANCE = 0.05  # outputs are about 0.2; bf16 stays within 0.01, a kernel built for another GPU does not
 
 _BACKENDS = {  # name -> SDPBackend, its number in _fused_sdp_choice, the switch in torch.backends.cuda
@@ -148,7 +148,7 @@ def _run_xformers(attention, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             return attention(*(t.transpose(1, 2).contiguous() for t in (q, k, v))).transpose(1, 2)
-    except Exception as error:  # noqa: BLE001  as in _try
+    except Exception as error:
         raise NotHere(f"{xformers_version()} {reasons.of_xformers(error)}".strip()) from error
 
 
