@@ -67,11 +67,12 @@ class ForwardTiles:
 
     def run(self, block: Block) -> None:
         heads, queries = block.q.shape[0], block.q.shape[1]
-        size = self.tile.heads * self.tile.batches
-        # A stack of what is left: (first head, one past the last, first row). Split when memory runs out.
-        todo = [(h, min(h + size, heads), 0) for h in reversed(range(0, heads, size))]
+        todo = [(0, heads, 0)]  # a stack of what is left: first head, one past the last, first row
         while todo:
-            start, end, row = todo.pop()
+            start, stop, row = todo.pop()
+            end = min(start + self.tile.heads * self.tile.batches, stop)
+            if end < stop:
+                todo.append((end, stop, row))
             heads_ = slice(start, end)
             k, v = block.k[heads_], block.v[heads_]
             with self.shrinking.attempt(block.q, block.k, self.dtype):
@@ -82,9 +83,8 @@ class ForwardTiles:
                     self._one(block, heads_, rows, k, v)
                     row = rows.stop
                 continue
-            self.buffer = None
-            width = self.tile.heads * self.tile.batches
-            todo += [(h, min(h + width, end), row) for h in reversed(range(start, end, width))]
+            self.buffer = None  # memory ran out: go on from this row with the smaller tile
+            todo.append((start, end, row))
 
     def _scores_buffer(self, heads: int, rows: int, keys: int) -> Tensor:
         if self.buffer is None or self.buffer.numel() < heads * rows * keys:
