@@ -17,6 +17,16 @@ def mask_4d(mask: Tensor | None, per_picture: bool) -> Tensor | None:
     return mask[:, None] if mask is not None and mask.dim() == 3 and per_picture else mask
 
 
+def forced_fp32(management) -> Callable[[torch.dtype], bool]:
+    """Whether --force-upcast-attention holds for a dtype. Forge answers with a dtype, the others with a dict."""
+
+    def upcast(dtype: torch.dtype) -> bool:
+        forced = getattr(management, "force_upcast_attention_dtype", lambda: None)()
+        return (forced.get(dtype) if isinstance(forced, dict) else forced) == torch.float32
+
+    return upcast
+
+
 def tiled_heads(per_picture: bool, upcast: Callable[[torch.dtype], bool]) -> Callable:
     """The tiled kernel, called as the UNet's functions are.
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import inspect
 
-import torch
 from backend import attention, memory_management
 from backend.modules.k_model import KModel
 
-from .call_forms import heads_family, spatial_family
+from .call_forms import forced_fp32, heads_family, spatial_family
 from .functions import FunctionsHost
 
 _HEADS = {
@@ -23,19 +22,13 @@ _SPATIAL = {"xformers": "xformers", "sdp": "pytorch", "sub-quadratic": "normal",
 _SPATIAL_SUFFIXES = ("_attention_single_head_spatial", "_attention_vae")  # Neo has the latter
 
 
-def _upcast(dtype: torch.dtype) -> bool:
-    """Whether --force-upcast-attention holds for this dtype; newer relatives answer with a dict."""
-    forced = memory_management.force_upcast_attention_dtype()
-    return (forced.get(dtype) if isinstance(forced, dict) else forced) == torch.float32
-
-
 def _heads():
     functions = vars(attention)
     known = [f for n, f in functions.items() if n.startswith("attention_") and "spatial" not in n and callable(f)]
     by_title = {title: functions[name] for title, name in _HEADS.items() if name in functions}
     # Functions that can leave the output's heads apart read 3-D masks per picture; the others leave them to torch.
     per_picture = "skip_output_reshape" in inspect.signature(attention.attention_pytorch).parameters
-    return heads_family(by_title, tuple(known), per_picture, _upcast)
+    return heads_family(by_title, tuple(known), per_picture, forced_fp32(memory_management))
 
 
 def _spatial():

@@ -60,9 +60,9 @@ def modules() -> Iterator[types.ModuleType]:
 
 @contextlib.contextmanager
 def attributes(owner, **values):
-    """`owner`'s attributes hold `values` for a block."""
-    before = {name: getattr(owner, name) for name in values}
-    vars(owner).update(values)
+    """Those of `values` that `owner` has as attributes hold for a block."""
+    before = {name: vars(owner)[name] for name in values if name in vars(owner)}
+    vars(owner).update({name: values[name] for name in before})
     try:
         yield
     finally:
@@ -227,15 +227,12 @@ class FunctionsHost(Host):
     def _estimating(self):
         """The host's formula sees what it looks at: the bound function (Forge), which kinds are on (the others)."""
         efficient = self._stack[-1].efficient
-        with contextlib.ExitStack() as stack:
-            name = HEADS_NAMES[0]
-            if name in vars(self.home):
-                function = self.heads.by_title["sdp" if efficient else "basic"]
-                own = self._bound[0]
-                stack.enter_context(attributes(self.home, **{name: own if efficient is None else function}))
-            if efficient is not None:
-                kinds = {"xformers_enabled": lambda: False, "pytorch_attention_flash_attention": lambda: efficient}
-                stack.enter_context(attributes(self.management, **kinds))
+        if efficient is None:
+            function, kinds = self._bound[0], {}
+        else:
+            function = self.heads.by_title["sdp" if efficient else "basic"]
+            kinds = {"xformers_enabled": lambda: False, "pytorch_attention_flash_attention": lambda: efficient}
+        with attributes(self.home, **{name: function for name in HEADS_NAMES}), attributes(self.management, **kinds):
             yield
 
     def advice(self) -> str | None:

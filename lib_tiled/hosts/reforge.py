@@ -5,14 +5,13 @@ from __future__ import annotations
 import functools
 import inspect
 
-import torch
 from ldm_patched.ldm.modules import attention
 from ldm_patched.ldm.modules.diffusionmodules import model as vae
 from ldm_patched.modules import model_management
 from ldm_patched.modules.model_base import BaseModel
 
 from ..backends.patches import Patch, Patches
-from .call_forms import heads_family, spatial_family
+from .call_forms import forced_fp32, heads_family, spatial_family
 from .functions import FunctionsHost, modules
 
 _HEADS = {
@@ -34,18 +33,13 @@ _FOR_DEVICE = "optimized_attention_for_device"
 _KEPT = "optimized_attention"  # the attribute under which VAE layers keep their function
 
 
-def _upcast(dtype: torch.dtype) -> bool:
-    """Whether --force-upcast-attention holds for this dtype."""
-    return (model_management.force_upcast_attention_dtype() or {}).get(dtype) == torch.float32
-
-
 def _pick(module, names: dict) -> dict:
     return {title: vars(module)[name] for title, name in names.items() if name in vars(module)}
 
 
 def _heads():
     known = [f for name, f in vars(attention).items() if name.startswith("attention_") and callable(f)]
-    return heads_family(_pick(attention, _HEADS), tuple(known), per_picture=True, upcast=_upcast)
+    return heads_family(_pick(attention, _HEADS), tuple(known), per_picture=True, upcast=forced_fp32(model_management))
 
 
 def _spatial():

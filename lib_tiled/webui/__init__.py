@@ -62,6 +62,8 @@ def tabs() -> list:
 
 def started(_page, app) -> None:
     """A callback for `on_app_started`."""
+    if not settings.registered():  # --nowebui draws no settings page, and asks nobody for settings
+        settings_page()
     api.register(app)
     advise()
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import html
+
 from modules import shared
 
 from ..backends.policy import Policy
@@ -69,16 +71,22 @@ def register(host: Host | None = None) -> None:
 
 
 def _register_option(host: Host, gradio) -> None:
-    def arguments():
-        return {"choices": titles(host)}
+    """The option keeps its place where the host has it (Forge), else it is added where AUTOMATIC1111 has it."""
 
-    known = shared.opts.data_labels.get(OPTION)
-    if known is not None:
-        known.component, known.component_args = gradio.Dropdown, arguments
-        return
-    section = ("optimizations", "Optimizations")
-    info = shared.OptionInfo(AUTOMATIC, "Cross attention optimization", gradio.Dropdown, arguments, section=section)
-    shared.opts.add_option(OPTION, info)
+    def arguments():
+        # A value from elsewhere stays in the list: Gradio refuses the whole page over one that is not.
+        offered, saved = titles(host), get(OPTION)
+        return {"choices": [*offered, saved] if saved not in offered else offered}
+
+    if OPTION not in shared.opts.data_labels:
+        section = ("optimizations", "Optimizations")
+        info = shared.OptionInfo(AUTOMATIC, "Cross attention optimization", section=section)
+        shared.opts.add_option(OPTION, info)
+    info = shared.opts.data_labels[OPTION]
+    info.component, info.component_args = gradio.Dropdown, arguments
+    missing = [f"{choice.title}: {choice.reason}" for choice in host.choices() if not choice.available]
+    notes = html.escape("; ".join(["takes effect with the next generation", *missing]))
+    info.comment_after = f"<span class='info'>({notes})</span>"
 
 
 def titles(host: Host | None) -> list[str]:
@@ -90,6 +98,10 @@ def titles(host: Host | None) -> list[str]:
 
     own = getattr(shared_items, "cross_attention_optimizations", None)  # absent on reForge
     return list(own()) if own is not None else [AUTOMATIC]
+
+
+def registered() -> bool:
+    return all(key in shared.opts.data_labels for key in _SETTINGS)
 
 
 def all_values() -> dict:
