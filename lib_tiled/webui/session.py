@@ -12,7 +12,7 @@ from ..backends.policy import Policy
 from ..hosts.base import OPTION, Host
 from ..kernel import forget_reductions
 from ..report import line as text
-from ..report.generation import DONE, FAILED, INTERRUPTED, Generation, history
+from ..report.generation import DONE, FAILED, INTERRUPTED, Generation, clock, history
 from ..report.log import logger
 from . import infotext, settings
 
@@ -67,6 +67,7 @@ class Session:
         cleanup.callback(self._pop, generation)
         self._running.append(generation)
         settings.apply_to_kernel()
+        cleanup.callback(setattr, self, "_policy", self._policy)
         self._policy = settings.policy()
         overridden = OPTION in (getattr(p, "override_settings", None) or {})
         # The choice first: the host may put its functions in place, which are then wrapped.
@@ -79,13 +80,18 @@ class Session:
             sdpa.install(self._patches, self.policy)
             xformers.install(self._patches, self.policy)
             self.host.install(self._patches)
-        calls.listen(generation.record)
+        self._listen()
         if settings.get("tiled_png_info"):
             cleanup.enter_context(infotext.written(p, generation))
 
     def _pop(self, generation: Generation) -> None:
         self._running.remove(generation)
-        calls.listen(self._running[-1].record if self._running else None)
+        self._listen()
+
+    def _listen(self) -> None:
+        """Calls count for the innermost generation."""
+        top = self._running[-1] if self._running else None
+        calls.listen(top and top.record, clock if top and top.detailed else None)
 
     def _leave(self, generation: Generation, status: str) -> None:
         try:

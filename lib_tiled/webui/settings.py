@@ -13,6 +13,7 @@ from ..hosts.base import AUTOMATIC, OPTION, Host
 from ..kernel import options as kernel_options
 
 SECTION = ("tiled_attention", "Tiled attention")
+CATEGORY = "sd"  # the hosts' group "Stable Diffusion"
 OFF, ONE_LINE, DETAILED = "off", "one line", "detailed"
 USE_TILED, LEAVE_ALONE = "use Tiled and say so", "leave it alone"
 
@@ -65,6 +66,7 @@ def register(host: Host | None = None) -> None:
 
     for key, (default, label, component, arguments) in _SETTINGS.items():
         info = shared.OptionInfo(default, label, getattr(gradio, component), arguments, section=SECTION)
+        info.category_id = CATEGORY
         shared.opts.add_option(key, info)
     if host is not None and host.choices():
         _register_option(host, gradio)

@@ -10,7 +10,7 @@ from modules import shared
 
 from ..device.probe import probe
 from ..hosts.base import Host
-from . import api, report, tab_view
+from . import api, report, tab_bench, tab_view
 
 TITLE, NAME = "Attention", "tiled_attention"
 JS = "_js" if gr.__version__.startswith("3.") else "js"  # gradio 4 renamed the argument
@@ -30,7 +30,20 @@ def refresh() -> tuple[str, str]:
     return device, _tried(lambda: tab_view.generations(api.every()))
 
 
+def _shown(progress: gr.Progress):
+    return lambda share, what: progress(share, desc=what)
+
+
+def benchmark(sizes: list[str], progress=gr.Progress()) -> str:  # gradio finds the bar by this default
+    return _tried(lambda: tab_bench.benchmark(sizes, _shown(progress)))
+
+
+def tune(progress=gr.Progress()) -> str:
+    return _tried(lambda: tab_bench.tuned(_shown(progress)))
+
+
 def create(host: Host | None) -> gr.Blocks:
+    """The tab's contents. `host`: None where the extension is not active."""
     with gr.Blocks(analytics_enabled=False) as page:
         with gr.Row():
             again = gr.Button("Refresh", elem_id=f"{NAME}_refresh")
@@ -39,6 +52,15 @@ def create(host: Host | None) -> gr.Blocks:
         device = gr.HTML("<p>Press Refresh.</p>", elem_id=f"{NAME}_device")
         gr.Markdown("### The last generations")
         generations = gr.HTML(elem_id=f"{NAME}_generations")
+        gr.Markdown("### Benchmark\nTime and memory of one attention call, for each kernel that runs here.")
+        sizes = gr.CheckboxGroup(
+            tab_bench.SIZES, value=tab_bench.SIZES[:3], label="Picture sizes, beside those of your last generations"
+        )
+        with gr.Row():
+            start = gr.Button("Benchmark this GPU", variant="primary", elem_id=f"{NAME}_benchmark")
+            cancel = gr.Button("Cancel", elem_id=f"{NAME}_cancel")
+            find = gr.Button("Tune", elem_id=f"{NAME}_tune")
+        result = gr.HTML(elem_id=f"{NAME}_result")
         gr.Markdown("### Report for an issue")
         block = gr.Textbox(
             label="Device, versions, settings and the last line; no prompts, no names, no paths",
@@ -48,6 +70,9 @@ def create(host: Host | None) -> gr.Blocks:
             elem_id=f"{NAME}_report",
         )
         again.click(refresh, outputs=[device, generations], show_progress="hidden")
+        start.click(benchmark, inputs=[sizes], outputs=[result])
+        cancel.click(tab_bench.cancel, queue=False)  # the queue may be waiting for what is to be cancelled
+        find.click(tune, outputs=[result])
         copied = copy.click(lambda: report.block(host), outputs=[block], show_progress="hidden")
         copied.then(None, inputs=[block], **{JS: "(report) => TiledAttentionTab.copy(report)"})
     return page

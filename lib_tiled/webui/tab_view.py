@@ -85,7 +85,7 @@ def chart(title: str, unit: str, labels: list[str], series: dict[str, list[float
         ]
     for index, label in enumerate(labels):
         parts.append(f'<text x="{x(index):.1f}" y="{HEIGHT - 12}" text-anchor="middle">{escape(label)}</text>')
-    for number, (name, line) in enumerate(series.items()):
+    for number, line in enumerate(series.values()):
         colour = COLOURS[number % len(COLOURS)]
         points = [(x(index), y(value)) for index, value in enumerate(line) if value]
         joined = " ".join(f"{a:.1f},{b:.1f}" for a, b in points)
