@@ -138,3 +138,26 @@ def test_host_console_handlers_do_not_print_it_twice_and_files_get_it(monkeypatc
         file.close()
     assert stream.getvalue() == "[Tiled] hello\n"
     assert (tmp_path / "log.txt").read_text() == "hello\n"
+
+
+def test_details_tell_shape_tile_and_time():
+    from lib_tiled.backends import tiled
+    from lib_tiled.report.generation import clock
+
+    g = Generation(detailed=True)
+    calls.listen(g.record, clock)
+    try:
+        q = torch.randn(1, 2, 100, 8)
+        for _ in range(3):
+            tiled.run(q, q, q)
+    finally:
+        calls.listen(None)
+    g.finish()
+    (row,) = line.details(g)
+    assert row.startswith("  other tiled x3: q 1x2x100x8, 100 keys, ") and "ms each, tile 2x100x100 (0.1 MB" in row
+
+
+def test_a_fallback_shows_in_the_choice():
+    g = fill(Generation(option="sdp", choice="sdp"), unet__tiled=2)
+    g.finish()
+    assert g.choice == "sdp -> Tiled"

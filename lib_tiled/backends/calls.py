@@ -18,24 +18,32 @@ class Call:
     k: Tensor | None = None
     out: Tensor | None = None
     reason: str = ""
+    tile: object | None = None  # the score tile that the tiled kernel used
+    started: object | None = None  # what the listener's clock said before the call
 
 
 _listener: Callable[[Call], None] | None = None
+_clock: Callable[[Tensor], object] | None = None
 _told = 0  # calls told so far; lets `named` see whether a kernel spoke for itself
 
 
-def listen(listener: Callable[[Call], None] | None) -> None:
-    """Make `listener` the one that is told of calls; None for nobody."""
-    global _listener
-    _listener = listener
+def listen(listener: Callable[[Call], None] | None, clock: Callable[[Tensor], object] | None = None) -> None:
+    """Make `listener` the one that is told of calls; None for nobody. `clock(q)` is read before each call."""
+    global _listener, _clock
+    _listener, _clock = listener, clock
 
 
-def ran(kernel: str, q=None, k=None, out=None, reason: str = "") -> None:
+def start(q: Tensor):
+    """To be handed to `ran` afterwards: when the call on `q` began, None where nobody measures."""
+    return None if _clock is None else _clock(q)
+
+
+def ran(kernel: str, q=None, k=None, out=None, reason: str = "", tile=None, started=None) -> None:
     """Say that `kernel` has just computed one attention call."""
     global _told
     _told += 1
     if _listener is not None:
-        _listener(Call(kernel, q, k, out, reason))
+        _listener(Call(kernel, q, k, out, reason, tile, started))
 
 
 def note(reason: str) -> None:

@@ -101,7 +101,9 @@ def _nothing_fused(probe: Probe, dtype, without: tuple[str, ...]) -> str:
 
 def _without_kernel(backend: str, probe: Probe, policy: str, dtype, without: tuple[str, ...]) -> Decision:
     if backend == "xformers":
-        why = "the WebUI was started without xformers" if backend in without else _xformers_reason(probe, dtype)
+        why = f"xformers {probe.short_reason('xformers', dtype)}"
+        if backend in without and probe.runs_unet(backend, dtype):
+            why = "the WebUI was started without xformers"
         left = "; generating will fail"
     elif backend == "sdp-no-mem" and "sdp:mem-efficient" in probe.fused(dtype):
         why = f"without memory-efficient attention {probe.label} runs only math SDPA"
@@ -110,10 +112,6 @@ def _without_kernel(backend: str, probe: Probe, policy: str, dtype, without: tup
         why = probe.summary(dtype) if not _fused(probe, dtype, without) else f"SDPA on {probe.label}: math only"
         left = ", which needs memory for all scores at once"
     return Decision(backend, why + left) if policy == "leave" else Decision("tiled", why)
-
-
-def _xformers_reason(probe: Probe, dtype) -> str:
-    return f"xformers {probe.short_reason('xformers', dtype)} on {probe.label}"
 
 
 def priority(probe: Probe, without: tuple[str, ...] = ()) -> int:

@@ -12,43 +12,16 @@ from .patches import Patch, Patches, patch_of
 from .policy import Policy
 
 _CHOICES = {0: "math", 1: "flash", 2: "mem-efficient", 3: "cudnn", 4: "overrideable"}
-_chosen: dict[tuple, str] = {}
-
-
-def _switches(device_type: str) -> tuple:
-    """torch's global switches for its kernels, which change the choice (`--opt-sdp-no-mem-attention`)."""
-    if device_type != "cuda":
-        return ()
-    cuda = torch.backends.cuda
-    return (cuda.flash_sdp_enabled(), cuda.mem_efficient_sdp_enabled(), cuda.math_sdp_enabled())
 
 
 def kernel_of(
     q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, dropout: float, is_causal: bool, enable_gqa: bool = False
 ) -> str:
-    """The kernel torch takes for this call: flash, mem-efficient, cudnn or math. Asked once per signature."""
-    tensors = (q, k, v) if mask is None else (q, k, v, mask)
-    grad = torch.is_grad_enabled() and any(t.requires_grad for t in tensors)
-    key = (
-        q.device,
-        q.dtype,
-        *((t.shape, t.stride()) for t in tensors),
-        mask is not None and mask.dtype,
-        dropout > 0,
-        is_causal,
-        enable_gqa,
-        grad,
-        _switches(q.device.type),
-    )
-    name = _chosen.get(key)
-    if name is None:
-        if len(_chosen) > 4096:  # every picture size adds a few
-            _chosen.clear()
-        name = _chosen[key] = _ask(q, k, v, mask, dropout, is_causal, enable_gqa)
-    return name
+    """The kernel torch takes for this call: flash, mem-efficient, cudnn or math.
 
-
-def _ask(q, k, v, mask, dropout, is_causal, enable_gqa) -> str:
+    Asked of torch at every call: it costs a microsecond, and a remembered answer could be wrong after somebody
+    turned one of torch's switches (`--opt-sdp-no-mem-attention` does so around each call).
+    """
     ask = getattr(torch, "_fused_sdp_choice", None)
     if ask is None:
         return "math"
@@ -84,14 +57,16 @@ def dispatch(
         if q.dim() == 3 and not policy.no_fused and (mask is None or mask.dim() == 2):
             name_4d = kernel_of(q[:, None], k[:, None], v[:, None], mask, dropout, is_causal, enable_gqa)
             if name_4d != "math":
+                started = calls.start(q)
                 out = original(q[:, None], k[:, None], v[:, None], mask, dropout, is_causal, **extra)[:, 0]
-                calls.ran(f"sdp:{name_4d}", q, k, out)
+                calls.ran(f"sdp:{name_4d}", q, k, out, started=started)
                 return out
         if policy.takes(q, k):
             how = {"is_causal": is_causal, "scale": scale, "enable_gqa": enable_gqa}
             return tiled.run(q, k, v, mask, reason=policy.no_fused or "SDPA has only math for it", **how)
+    started = calls.start(q)
     out = original(q, k, v, mask, dropout, is_causal, **extra)
-    calls.ran(f"sdp:{name}", q, k, out)
+    calls.ran(f"sdp:{name}", q, k, out, started=started)
     return out
 
 

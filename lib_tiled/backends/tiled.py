@@ -10,6 +10,7 @@ from . import calls
 
 def run(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None, *, reason: str = "", **how) -> Tensor:
     """`kernel.attend` on (..., N, D), reported as "tiled"."""
+    started = calls.start(q)
     out = kernel.attend(q, k, v, mask, **how)
-    calls.ran("tiled", q, k, out, reason)
+    calls.ran("tiled", q, k, out, reason, kernel.last_tile(), started)
     return out

@@ -67,10 +67,12 @@ def _make_apply(patch: Patch):
     call = patch.original.__func__
 
     def apply(cls, inp, *args, **kwargs):
+        started = calls.start(inp.query)
         out = call(cls, inp, *args, **kwargs)
         if patch.active:
             first = out[0] if isinstance(out, tuple) else out
-            calls.ran(f"xformers:{cls.NAME}", inp.query, inp.key, first if isinstance(first, Tensor) else None)
+            out_ = first if isinstance(first, Tensor) else None
+            calls.ran(f"xformers:{cls.NAME}", inp.query, inp.key, out_, started=started)
         return out
 
     return _ClassMethod(apply)

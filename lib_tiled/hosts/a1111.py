@@ -164,38 +164,40 @@ class A1111(Host):
 
     @contextlib.contextmanager
     def choose(self, option: str, overridden: bool, policy: Policy):
-        before = sd_hijack.current_optimizer
-        switched = overridden and option != (before.title() if before else "None")
-        if switched:
-            self._apply(option)
+        before = sd_hijack.current_optimizer.title() if sd_hijack.current_optimizer else "None"
+        titles = (AUTOMATIC, "None", *(o.title() for o in sd_hijack.optimizers))
+        # The host itself ignores the option in `override_settings`.
+        switch = overridden and option in titles and option != before
+        if switch:
+            sd_hijack.model_hijack.apply_optimizations(option)
         try:
-            yield self._chosen(option)
+            yield self._chosen(option, option in titles)
         finally:
-            if switched:
-                self._apply(before.title() if before else "None")
-
-    def _apply(self, option: str) -> None:
-        if option not in (AUTOMATIC, "None", *(o.title() for o in sd_hijack.optimizers)):
-            logger().warning("%s is not an optimization of this WebUI; %s stays", option, self._running())
-            return
-        sd_hijack.model_hijack.apply_optimizations(option)
+            if switch:
+                sd_hijack.model_hijack.apply_optimizations(before)
 
     def _running(self) -> str:
         current = sd_hijack.current_optimizer
-        return current.name if current else "none"
+        return current.title() if current else "None"
 
-    def _chosen(self, option: str) -> Chosen:
+    def _chosen(self, option: str, offered: bool) -> Chosen:
         running = self._running()
-        if option == AUTOMATIC:
-            reason = ""
-            if running == TITLE:
-                flag = getattr(shared.cmd_opts, SdOptimizationTiled.cmd_opt, False)
-                reason = "--opt-tiled-attention" if flag else probe(devices.device).summary()
-            return Chosen(option, f"{AUTOMATIC} -> {'Tiled' if running == TITLE else running}", reason)
-        titles = {o.title(): o.name for o in sd_hijack.optimizers} | {"None": "none"}
-        if titles.get(option) == running:
+        if running == option:
             return Chosen(option, option)
-        return Chosen(option, f"{option} -> {running}", "the option takes effect when it is applied again")
+        text, reason = f"{option} -> {'Tiled' if running == TITLE else running}", ""
+        if not offered:
+            reason = self._why_not_offered(option)
+        elif option != AUTOMATIC:
+            reason = "the option was changed but not applied yet"
+        elif running == TITLE:
+            flag = getattr(shared.cmd_opts, SdOptimizationTiled.cmd_opt, False)
+            reason = choose.FLAG if flag else probe(devices.device).summary()
+        return Chosen(option, text, reason)
+
+    def _why_not_offered(self, option: str) -> str:
+        if choose.backend_of(option) != "xformers":
+            return f"{option} is not an optimization of this WebUI"
+        return f"xformers is not offered here: {probe(devices.device).why_not('xformers') or 'started without it'}"
 
     def advice(self) -> str | None:
         if sd_hijack.current_optimizer is None or shared.opts.cross_attention_optimization != AUTOMATIC:

@@ -17,6 +17,13 @@ from .plan import BOUNDED_FROM_KEYS, Shape, Tile, plan, plan_bounded, with_rows
 
 _reduced: dict[torch.device, int] = {}  # device -> how often memory ran out and the tile was halved
 
+_last: Tile | None = None
+
+
+def last_tile() -> Tile | None:
+    """The score tile of the latest call, for reports; None before the first."""
+    return _last
+
 
 def forget_reductions() -> None:
     """Let the next call start with full tiles again after memory ran out. Called between generations."""
@@ -81,6 +88,7 @@ def attention_into(
     precision: str | None,
 ) -> Tile:
     """Attention of views from `inputs.broadcast`, written to `out` (..., B, H, Nq, Dv); returns the tile used."""
+    global _last
     precision = precision or options.current().precision
     dtype = compute_dtype(q.dtype, q.device.type, facts(q.device).bf16_matmul, precision)
     # Reading the bound off a GPU would wait for it; a CPU has it at once.
@@ -92,7 +100,7 @@ def attention_into(
         and v.numel() > 0
         and scores_are_bounded(q, k, v, mask, scale)
     )
-    tile = choose_tile(q, k, v, dtype, bounded=bounded)
+    tile = _last = choose_tile(q, k, v, dtype, bounded=bounded)
     if k.shape[-2] == 0:
         out.zero_()
     if out.numel() == 0 or k.shape[-2] == 0:
@@ -108,7 +116,8 @@ def attention_into(
             work.run(block)
     if work.shrinking.halvings:
         _reduced[q.device] = _reduced.get(q.device, 0) + work.shrinking.halvings
-    return work.shrinking.tile
+    _last = work.shrinking.tile
+    return _last
 
 
 class _TiledAttention(torch.autograd.Function):

@@ -14,6 +14,40 @@ from . import place
 DONE, INTERRUPTED, FAILED = "done", "interrupted", "failed"
 
 
+def clock(q: torch.Tensor):
+    """What `calls.start` reads before a call in detailed reports: an event on a GPU, seconds elsewhere."""
+    if q.device.type == "cuda":
+        event = torch.cuda.Event(enable_timing=True)
+        event.record()
+        return event
+    return time.perf_counter()
+
+
+@dataclass
+class Kind:
+    """Calls of one kernel on one shape, for the detailed report."""
+
+    where: str
+    kernel: str
+    shape: tuple
+    keys: int
+    calls: int = 0
+    tile: object | None = None
+    scratch: int = 0  # bytes of the largest score tile
+    times: list[tuple] = field(default_factory=list)  # (clock before, clock after)
+
+    def seconds(self) -> float:
+        """Time in these calls. Waits for a GPU to finish them."""
+        total = 0.0
+        for start, end in self.times:
+            if isinstance(start, float):
+                total += end - start
+            else:
+                end.synchronize()
+                total += start.elapsed_time(end) / 1000
+        return total
+
+
 @dataclass
 class Generation:
     """One `process_images_inner` call.
@@ -29,7 +63,7 @@ class Generation:
     detailed: bool = False
     status: str = DONE
     counts: Counter = field(default_factory=Counter)  # (place, kernel) -> calls
-    shapes: Counter = field(default_factory=Counter)  # (place, kernel, q shape, keys) -> calls; detailed only
+    shapes: dict[tuple, Kind] = field(default_factory=dict)  # detailed only
     reasons: list[str] = field(default_factory=list)
     started: float = field(default_factory=time.time)
     seconds: float = 0.0
@@ -45,12 +79,24 @@ class Generation:
         self.calls += 1
         self.counts[where, call.kernel] += 1
         if self.detailed and call.q is not None:
-            self.shapes[where, call.kernel, tuple(call.q.shape), call.k.shape[-2]] += 1
+            self._detail(where, call)
         out = call.out
         if out is not None and out.dtype == torch.float16:
             # 0 * sum is NaN where anything was not finite; added up on the device, read once at the end.
             probe = out.sum(dtype=torch.float32) * 0
             self._finite = probe if self._finite is None else self._finite + probe.to(self._finite.device)
+
+    def _detail(self, where: str, call: Call) -> None:
+        # xformers' layout is (B, N, H, D), all others' (..., N, D).
+        keys = call.k.shape[1 if call.kernel.startswith("xformers") else -2]
+        key = (where, call.kernel, tuple(call.q.shape), keys)
+        kind = self.shapes.setdefault(key, Kind(*key))
+        kind.calls += 1
+        if call.tile is not None:
+            kind.tile = call.tile
+            kind.scratch = max(kind.scratch, call.tile.elements * max(call.q.element_size(), 4))
+        if call.started is not None:
+            kind.times.append((call.started, clock(call.q)))
 
     def note(self, reason: str) -> None:
         if reason and reason not in self.reasons:
@@ -59,9 +105,11 @@ class Generation:
     def finish(self, status: str = DONE) -> None:
         self.status = status
         self.seconds = time.time() - self.started
-        if self._finite is not None and bool(self._finite.isnan()):
+        if status != FAILED and self._finite is not None and bool(self._finite.isnan()):
             self.note("non-finite attention output in fp16: set Precision to safe in Settings > Tiled attention")
         self._finite = None
+        if self.counts[place.UNET, "tiled"] and "tiled" not in self.choice.lower():
+            self.choice = f"{self.choice or self.option} -> Tiled"
 
     def kernels(self) -> dict[str, dict[str, int]]:
         """place -> kernel -> calls, the UNet first, the most frequent kernel first."""

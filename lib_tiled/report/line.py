@@ -28,9 +28,13 @@ def short(generation: Generation) -> str:
 
 
 def details(generation: Generation) -> list[str]:
-    """One line per kind of call, for the detailed log level."""
-    rows = sorted(generation.shapes.items(), key=lambda item: -item[1])
-    return [
-        f"  {where} {kernel} x{n}: q {'x'.join(map(str, shape))}, {keys} keys"
-        for (where, kernel, shape, keys), n in rows
-    ]
+    """One line per kind of call, for the detailed log level: shapes, time, score tile and its size."""
+    rows = []
+    for kind in sorted(generation.shapes.values(), key=lambda kind: -kind.calls):
+        row = f"  {kind.where} {kind.kernel} x{kind.calls}: q {'x'.join(map(str, kind.shape))}, {kind.keys} keys"
+        if kind.times:
+            row += f", {kind.seconds() * 1000 / kind.calls:.2f} ms each"
+        if kind.tile is not None:
+            row += f", tile {kind.tile} ({kind.scratch / 2**20:.1f} MB at most)"
+        rows.append(row)
+    return rows

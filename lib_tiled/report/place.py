@@ -45,12 +45,10 @@ _cache: dict[str, str] = {}
 
 
 def _place_of_module(name: str) -> str:
-    place = _cache.get(name)
-    if place is None:
-        place = next((p for start, p in _PLACES if name.startswith(start)), "")
-        if not place and name.startswith(_ENCODERS):
-            place = "encoder"
-        _cache[name] = place
+    place = next((p for start, p in _PLACES if name.startswith(start)), "")
+    if not place and name.startswith(_ENCODERS):
+        place = "encoder"
+    _cache[name] = place
     return place
 
 
@@ -61,15 +59,18 @@ def place(skip: int = 1) -> str:
     for _ in range(MAX_DEPTH):
         if frame is None:
             break
-        where = _place_of_module(frame.f_globals.get("__name__", ""))
-        if where == "encoder":
+        name = frame.f_globals.get("__name__", "")
+        where = _cache[name] if name in _cache else _place_of_module(name)
+        if not where:
+            pass
+        elif where == "encoder":
             encoder = True
             # Only the module that owns the layers is named after what it encodes.
             if "vision" in type(frame.f_locals.get("self")).__name__.lower():
                 return OTHER
         elif where == _FUNCTIONS:
             otherwise = UNET
-        elif where:
+        else:
             return where if not encoder else (TEXT if where == TEXT else OTHER)
         frame = frame.f_back
     return TEXT if encoder else otherwise
