@@ -199,6 +199,13 @@ def test_second_copy_is_refused(webui, capsys):
     assert content(webui) == before
 
 
+def test_link_that_is_there_already_serves_and_stays(webui):
+    (webui / "extensions" / "mine").symlink_to(ROOT)
+    with linked(webui / "extensions"):
+        assert [path.name for path in (webui / "extensions").iterdir()] == ["mine"]
+    assert (webui / "extensions" / "mine").resolve() == ROOT
+
+
 def test_foreign_file_under_the_links_name_stays(webui):
     (webui / "extensions" / LINK).mkdir()
     with pytest.raises(CannotTest, match="not a link"), linked(webui / "extensions"):
