@@ -50,6 +50,8 @@ def run(args: argparse.Namespace) -> int:
     print(f"\n{found.summary()}\n")
     print(f"{'option':<19}{'runs':<19}because")
     for option, decision in decisions.items():
-        runs = {"host": "the WebUI's own"}.get(decision.backend, decision.backend)
-        print(f"{option.partition(' - ')[0]:<19}{runs:<19}{decision.reason or 'as chosen'}")
+        runs, why = decision.backend, decision.reason or "as chosen"
+        if runs == "host":
+            runs, why = "the WebUI's own", "a fused kernel runs"
+        print(f"{option.partition(' - ')[0]:<19}{runs:<19}{why}")
     return 0

@@ -50,7 +50,7 @@ def probe(device: torch.device | str | None = None) -> Probe:
                 if not _short_of_memory(found):
                     _cache[key] = found
         return found
-    except Exception as error:  # noqa: BLE001  whatever a driver or a plug-in comes up with must not stop a generation
+    except Exception as error:  # whatever a driver or a plug-in comes up with must not stop a generation
         return _unusable(str(device), error)
 
 

@@ -136,7 +136,7 @@ def load_xformers(device: torch.device):
         with _quiet_xformers():
             ops = importlib.import_module("xformers.ops")
         return getattr(ops, "fmha", ops).memory_efficient_attention
-    except Exception as error:  # noqa: BLE001  broken installations raise OSError, AttributeError, ...
+    except Exception as error:  # broken installations raise OSError, AttributeError, ...
         return f"{xformers_version()} does not load ({reasons.first_line(error)})"
 
 
@@ -169,7 +169,7 @@ def _try(run, device: torch.device, dtype: str, dim: int) -> Support:
         error = (out.float().cpu() - expected).abs().max().item()  # waits for the device, and for its errors
     except NotHere as reason:
         return Support(False, str(reason))
-    except Exception as problem:  # noqa: BLE001  drivers and plug-ins raise what they like; a probe reports it
+    except Exception as problem:  # drivers and plug-ins raise what they like; a probe reports it
         return Support(False, reasons.of_error(problem))
     return Support(True) if error < TOLERANCE else Support(False, "runs, but its numbers are wrong")
 
@@ -178,7 +178,7 @@ def _alive(device: torch.device) -> bool:
     """Whether the device still computes; a kernel built for another GPU can take the whole context down."""
     try:
         return (torch.ones(2, device=device) + 1).sum().item() == 4
-    except Exception:  # noqa: BLE001  any error is the answer
+    except Exception:  # any error is the answer
         return False
 
 
@@ -226,5 +226,5 @@ def try_bf16_matmul(device: torch.device) -> Support:
         with _plain_torch(device):
             ones = torch.ones(16, 16, dtype=torch.bfloat16).to(device)
             return Support(True) if (ones @ ones).float().sum().item() == 16**3 else Support(False, "wrong numbers")
-    except Exception as error:  # noqa: BLE001  as in _try
+    except Exception as error:  # as in _try
         return Support(False, reasons.of_error(error))
