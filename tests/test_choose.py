@@ -237,7 +237,7 @@ def test_priority_on_this_cpu(device):
         ("sm_86", "AUTOMATIC1111", "Doggettx", "Automatic takes Doggettx, but sm_86 runs sdp:flash: choose "
          '"sdp - scaled dot product" in Settings > Optimizations to use it.'),
         ("this CPU", "reForge", "sub-quadratic", "Automatic takes sub-quadratic, but this CPU runs sdp:flash: "
-         "start the WebUI with --attention-pytorch to use it."),
+         'choose "sdp" in Settings > Optimizations to use it.'),
         ("sm_86", "AUTOMATIC1111", "sdp", None),
         ("sm_86", "AUTOMATIC1111", "xformers", None),
         ("sm_86", "AUTOMATIC1111", "Tiled (no-flash)", None),

@@ -134,10 +134,9 @@ def advice(host_default: str, probe: Probe, host: str = "", without: tuple[str, 
     fused = _fused(probe, None, without)
     sdpa = [kernel for kernel in fused if kernel in FUSED_SDP]
     if sdpa:
-        how = 'choose "sdp - scaled dot product" in Settings > Optimizations'
-        if "forge" in host.lower():  # Forge and reForge have no such option
-            how = "start the WebUI with --attention-pytorch"
-        return f"Automatic takes {host_default}, but {probe.label} runs {sdpa[0]}: {how} to use it."
+        title = "sdp" if "forge" in host.lower() else "sdp - scaled dot product"
+        how = f'choose "{title}" in Settings > Optimizations to use it.'
+        return f"Automatic takes {host_default}, but {probe.label} runs {sdpa[0]}: {how}"
     if "xformers" in fused:
         return f"Automatic takes {host_default}, but {probe.label} runs xformers: start the WebUI with --xformers."
     return None
