@@ -43,6 +43,11 @@ _NAMES = {
 }
 
 
+def _without() -> tuple[str, ...]:
+    """Kernels that the host was started without: it imports xformers for --xformers alone."""
+    return () if getattr(shared, "xformers_available", False) else ("xformers",)
+
+
 def _heads_first(t: Tensor, heads: int) -> Tensor:
     """(B, N, H*D) -> (B, H, N, D), a view."""
     return t.unflatten(-1, (heads, -1)).transpose(1, 2)
@@ -130,7 +135,7 @@ class SdOptimizationTiled(sd_hijack_optimizations.SdOptimization):
 
     @property
     def priority(self) -> int:
-        return choose.priority(probe(devices.device))
+        return choose.priority(probe(devices.device), _without())
 
     def apply(self) -> None:
         for cls in CROSS_ATTENTION:
@@ -202,4 +207,4 @@ class A1111(Host):
     def advice(self) -> str | None:
         if sd_hijack.current_optimizer is None or shared.opts.cross_attention_optimization != AUTOMATIC:
             return None
-        return choose.advice(self._running(), probe(devices.device), self.name)
+        return choose.advice(self._running(), probe(devices.device), self.name, _without())
