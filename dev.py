@@ -15,9 +15,9 @@ The versions are pinned in requirements-dev.txt. A torch that the running Python
 from __future__ import annotations
 
 import argparse
-import hashlib
 import importlib.metadata
 import importlib.util
+import json
 import os
 import re
 import shutil
@@ -102,7 +102,7 @@ def pip_install(venv: Path, what: str, pins: list[str], *options: str) -> None:
     """One `pip install`; prints what is downloaded, and the end of pip's output where it fails."""
     if not pins:
         return
-    say(f"installing {what}")
+    say(f"installing {what}: {len(pins)} packages" if len(pins) > 1 else f"installing {pins[0]}, which is large")
     started = time.monotonic()
     command = [str(python_of(venv)), "-m", "pip", "install", "--disable-pip-version-check", "--no-input",
                "--progress-bar", "off", *options, *pins]
@@ -117,39 +117,49 @@ def pip_install(venv: Path, what: str, pins: list[str], *options: str) -> None:
         text = "\n".join(output)
         hint = "The package index cannot be reached: is there a network? " if any(
             mark in text for mark in NO_NETWORK) else ""
-        raise SetupError(f"{hint}pip could not install {what}:\n" + "\n".join(output[-12:]))
+        raise SetupError(f"{hint}pip could not install the section [{what}]:\n" + "\n".join(output[-12:]))
     say(f"  {time.monotonic() - started:.0f} s")
 
 
-def up_to_date(venv: Path, state: str) -> bool:
-    mark = venv / "pins.sha256"
-    return mark.is_file() and mark.read_text() == state and python_of(venv).exists()
+class Environment:
+    """A folder like .venv, and pins.json in it that remembers which pins each section was installed from."""
+
+    def __init__(self, folder: Path, borrowed: list[str]):
+        self.folder, self.borrowed = folder, borrowed
+        self.memory = folder / "pins.json"
+        base = [sys.version, *borrowed, str(version_of("torch"))]  # a change here makes a new environment
+        self.installed = json.loads(self.memory.read_text()) if self.memory.is_file() else {}
+        if self.installed.get("base") != base or not python_of(folder).exists():
+            make_venv(folder, borrowed)
+            self.installed = {"base": base}
+
+    def install(self, section: str, pins: list[str], *options: str) -> None:
+        """Installs a section unless these very pins are there."""
+        if self.installed.get(section) == pins:
+            return
+        pip_install(self.folder, section, pins, *options)
+        self.installed[section] = pins
+        self.memory.write_text(json.dumps(self.installed, indent=1))
 
 
 def ensure_environments(gradio4: bool) -> None:
-    """Makes .venv, and .venv-gradio4 if asked, unless they are there with the same pins, Python and torch."""
+    """Makes .venv, and .venv-gradio4 if asked, or brings them up to the pins."""
     if Path(sys.prefix).resolve() in (VENV, VENV4):
         raise SetupError("please run dev.py with a Python outside of .venv")
     pins = read_pins()
     borrowed = own_torch_folders()
-    state = hashlib.sha256("\n".join([PINS.read_text(), sys.version, *borrowed,
-                                      str(version_of("torch"))]).encode()).hexdigest()
-    if not up_to_date(VENV, state):
-        make_venv(VENV, borrowed)
-        if borrowed:
-            say(f"using the torch {version_of('torch')} that this Python has")
-        else:
-            pip_install(VENV, f"{pins['torch'][0]} (large)", pins["torch"])
+    first = Environment(VENV, borrowed)
+    if borrowed:
         # numpy and xformers go with a torch: where that is borrowed, so are they.
-        here = {name for name in ("numpy", "xformers") if borrowed and version_of(name)}
-        own = {section: [pin for pin in lines if pin.split("==")[0] not in here] for section, lines in pins.items()}
-        pip_install(VENV, "the tools and what gradio stands on", own["base"])
-        pip_install(VENV, "gradio 3, ldm and the peers of the benchmark", own["no-deps"], "--no-deps")
-        (VENV / "pins.sha256").write_text(state)
-    if gradio4 and not up_to_date(VENV4, state):
-        make_venv(VENV4, [str(site_packages(VENV)), *borrowed])
-        pip_install(VENV4, "gradio 4", pins["gradio4"], "--no-deps", "--ignore-installed")
-        (VENV4 / "pins.sha256").write_text(state)
+        here = {name for name in ("torch", "numpy", "xformers") if version_of(name)}
+        pins = {section: [pin for pin in lines if pin.split("==")[0] not in here] for section, lines in pins.items()}
+        say(f"using the torch {version_of('torch')} of this Python")
+    first.install("torch", pins["torch"])
+    for section in ("tools", "gradio3", "models"):
+        first.install(section, pins[section], "--no-deps")
+    if gradio4:
+        second = Environment(VENV4, [str(site_packages(VENV)), *borrowed])
+        second.install("gradio4", pins["gradio4"], "--no-deps", "--ignore-installed")
 
 
 # -- commands ---------------------------------------------------------------------------------------------------------

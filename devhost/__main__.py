@@ -117,9 +117,17 @@ def serve(arguments):
         initialize_rest()
 
 
+def leave_with_parent():
+    """Ends the process when the tests that started it are gone: they hold the other end of standard input."""
+    sys.stdin.read()
+    os._exit(1)
+
+
 def main():
     arguments = own_arguments()
     wear_face(arguments)
+    if arguments.test_hooks:
+        threading.Thread(target=leave_with_parent, daemon=True).start()
     sys.stdout.reconfigure(line_buffering=True)
 
     from modules import shared  # preload.py of the extensions runs here

@@ -63,10 +63,14 @@ class Host:
             command += ["--extension", str(extension)]
         self._lines, self._mark = [], 0
         self.process = subprocess.Popen(
-            [*command, *arguments], cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+            [*command, *arguments], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT, text=True, errors="replace", env={**os.environ, **(environment or {})})
         threading.Thread(target=self._read, daemon=True).start()
-        self.wait_for("is ready", START_SECONDS)
+        try:
+            self.wait_for("is ready", START_SECONDS)
+        except HostError:
+            self.stop()
+            raise
 
     def _read(self):
         for line in self.process.stdout:
