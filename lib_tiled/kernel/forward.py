@@ -180,9 +180,9 @@ def scores_are_bounded(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, sca
     """
     if mask is not None and mask.dtype != torch.bool:
         return False
-    wide = torch.promote_types(q.dtype, torch.float32)
-    largest = [float(torch.linalg.vector_norm(t, dim=-1, dtype=wide).amax()) for t in (q, k)]
+    # Reductions that copy nothing: neither a dtype to convert to, nor abs().
+    largest = [float(torch.linalg.vector_norm(t, dim=-1).amax()) for t in (q, k)]
     bound = abs(scale) * largest[0] * largest[1]
-    size = math.log(max(float(v.abs().amax()), 1e-30))  # of the values, which multiply the exponentials
+    size = math.log(max(float(v.amax()), -float(v.amin()), 1e-30))  # of the values, which multiply the exponentials
     # exp(88) is fp32's largest, exp(-87) its smallest normal number; 17 below is its last digit.
     return bound <= min(85 - math.log(k.shape[-2]) - size, 70 + size)  # False for NaN
