@@ -16,7 +16,7 @@ import signal
 import sys
 from pathlib import Path
 
-from devhost.host_test_checks import TITLE, HostTest, say
+from devhost.host_test_checks import TITLE, HostTest, say, scenarios
 from devhost.host_test_report import as_json, report
 from devhost.host_test_restore import CannotTest, Footprint, host_folders, linked
 from devhost.host_test_webui import WebUI, WebUIError
@@ -26,6 +26,10 @@ NEEDS = """host-test needs a WebUI (AUTOMATIC1111, Forge or reForge) that is ins
   --python PY     the Python it runs with, unless that is DIR/venv
   --args "..."    its command line, e.g. "--skip-install --use-cpu all --no-half" (--api and --port are added)
 """
+
+
+def words(text: str) -> list[str]:
+    return [word.strip() for word in text.split(",") if word.strip()]
 
 
 def arguments(argv: list[str] | None) -> argparse.Namespace:
@@ -43,13 +47,19 @@ def arguments(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--reference", default="sdp", help="optimization to compare with; default sdp")
     parser.add_argument("--only", default="", help="try only titles that contain one of these words, by commas; ours "
                         "and the reference are always tried")
+    parser.add_argument("--scenarios", default="", help="of img2img, hires fix, batch of 2 make only these, by commas; "
+                        "txt2img is always made")
     parser.add_argument("--quick", action="store_true", help="the others make one txt2img each")
     parser.add_argument("--time", type=int, default=0, metavar="N", help="then N rounds of txt2img for times")
     parser.add_argument("--json", type=Path, metavar="FILE", help="store the results")
     parser.add_argument("--log", type=Path, metavar="FILE", help="store the WebUI's console")
     parser.add_argument("--start-timeout", type=float, default=900, metavar="SECONDS")
     parser.add_argument("--timeout", type=float, default=900, metavar="SECONDS", help="for one generation")
-    return parser.parse_args(argv)
+    options = parser.parse_args(argv)
+    unknown = set(words(options.scenarios)) - set(scenarios(64, 1, ""))
+    if unknown:
+        parser.error(f"--scenarios: no such scenario: {', '.join(sorted(unknown))}")
+    return options
 
 
 def python_of(options: argparse.Namespace) -> str:
@@ -80,8 +90,7 @@ def prepare(options: argparse.Namespace) -> tuple[list[str], Path, list[Path]]:
 
 def all_steps(test: HostTest, options: argparse.Namespace) -> None:
     """All steps. WebUIError where the WebUI fails outside of what the checks expect."""
-    only = [word.strip() for word in options.only.split(",") if word.strip()]
-    reference, titles = test.choose_titles(options.reference, only)
+    reference, titles = test.choose_titles(options.reference, words(options.only))
     if not titles:
         return
     say("first generation, not counted: it loads the model")
@@ -115,7 +124,8 @@ def try_webui(command: list[str], options: argparse.Namespace) -> int:
     test = None
     try:
         with webui:
-            test = HostTest(webui, options.size, options.steps, options.prompt, options.tolerance)
+            test = HostTest(webui, options.size, options.steps, options.prompt, options.tolerance,
+                            words(options.scenarios))
             try:
                 all_steps(test, options)
             except WebUIError as error:

@@ -93,9 +93,10 @@ def say(text: str) -> None:
 class HostTest:
     """One run over a ready WebUI. `checks` and `tried` hold what came out, also of a run that ended early."""
 
-    def __init__(self, webui: WebUI, size: int, steps: int, prompt: str, tolerance: int):
+    def __init__(self, webui: WebUI, size: int, steps: int, prompt: str, tolerance: int, only: list[str]):
         self.webui, self.tolerance = webui, tolerance
-        self.scenarios = scenarios(size, steps, prompt)
+        self.scenarios = {name: scenario for name, scenario in scenarios(size, steps, prompt).items()
+                          if not only or name in ("txt2img", *only)}
         self.checks: list[Check] = []
         self.tried: list[Tried] = []
 

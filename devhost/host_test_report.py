@@ -56,7 +56,7 @@ def report(test: HostTest) -> str:
     out = [""]
     if test.tried:
         first = test.scenarios["txt2img"][1]
-        out += [f"{first['width']}x{first['height']}, {first['steps']} steps; difference to {test.tried[0].title}",
+        out += [f"{first['width']}x{first['height']}, steps: {first['steps']}; difference to {test.tried[0].title}",
                 *_results(test), *_timings(test), ""]
     out += [f"said besides: {line}" for line in test.remarks()]
     out += [f"{'passed' if check.passed else 'FAILED'}  {check.name}"

@@ -125,6 +125,13 @@ def test_fault_is_found(webui, capsys, monkeypatch, fault, failed):
     assert content(webui) == before
 
 
+def test_selection_of_scenarios_and_titles(webui, tmp_path):
+    results = tmp_path / "results.json"
+    assert run_here(webui, "--size", "64", "--only", "invoke", "--scenarios", "hires fix", "--json", str(results)) == 0
+    made = {o["title"]: list(o["scenarios"]) for o in json.loads(results.read_text())["optimizations"]}
+    assert made == dict.fromkeys(["sdp - scaled dot product", "InvokeAI", "Tiled (no-flash)"], ["txt2img", "hires fix"])
+
+
 def test_webui_that_does_not_start(webui, capsys):
     before = content(webui)
     assert run_here(webui, "--args", "--fault 'does not start'") == 1
@@ -181,6 +188,12 @@ def test_without_a_webui_it_says_what_it_needs(tmp_path, capsys):
     for arguments in ([], ["--webui", str(tmp_path / "missing")], ["--webui", str(file)], ["--webui", str(tmp_path)]):
         assert host_test.main(arguments) == 2
         assert "host-test needs a WebUI" in capsys.readouterr().err
+
+
+def test_unknown_scenario_is_refused(webui, capsys):
+    with pytest.raises(SystemExit) as stopped:
+        run_here(webui, "--scenarios", "hires fix, inpaint")
+    assert stopped.value.code == 2 and "no such scenario: inpaint" in capsys.readouterr().err
 
 
 def test_without_a_python_it_says_so(webui, capsys):
