@@ -165,6 +165,7 @@ def test_labels_are_those_of_the_page():
         "Cross attention optimization": "lib_tiled/webui/settings.py",
         "Precision": "lib_tiled/webui/settings.py",
         "Copy report": "lib_tiled/webui/tab.py",
+        "Benchmark this GPU": "lib_tiled/webui/tab.py",
         "Attention": "lib_tiled/webui/tab.py",
         "Tiled (no-flash)": "lib_tiled/hosts/base.py",
         "--opt-tiled-attention": "preload.py",
