@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -89,8 +90,11 @@ class Family:
         return titles[-1] if titles else function.__name__.removeprefix("attention_")
 
 
-def heads_family(by_title: dict, known: tuple, per_picture: bool, upcast: Callable[[torch.dtype], bool]) -> Family:
-    return Family(tiled_heads(per_picture, upcast), by_title, known, lambda q: q.shape[-2])
+def heads_family(by_title: dict, known: tuple, pytorch: Callable, management) -> Family:
+    """pytorch: the host's function on SDPA, whose reading of masks is ours too. management: its module for devices."""
+    # Those that can leave the output's heads apart read 3-D masks per picture; the older ones leave them to torch.
+    per_picture = "skip_output_reshape" in inspect.signature(pytorch).parameters
+    return Family(tiled_heads(per_picture, forced_fp32(management)), by_title, known, lambda q: q.shape[-2])
 
 
 def spatial_family(by_title: dict, known: tuple) -> Family:

@@ -1,13 +1,11 @@
-"""Forge and its relatives (Forge-Classic, Forge-Neo): the functions of `backend.attention`."""
+"""Forge and Forge-Neo: the functions of `backend.attention`."""
 
 from __future__ import annotations
-
-import inspect
 
 from backend import attention, memory_management
 from backend.modules.k_model import KModel
 
-from .call_forms import forced_fp32, heads_family, spatial_family
+from .call_forms import heads_family, spatial_family
 from .functions import FunctionsHost
 
 _HEADS = {
@@ -26,9 +24,7 @@ def _heads():
     functions = vars(attention)
     known = [f for n, f in functions.items() if n.startswith("attention_") and "spatial" not in n and callable(f)]
     by_title = {title: functions[name] for title, name in _HEADS.items() if name in functions}
-    # Functions that can leave the output's heads apart read 3-D masks per picture; the others leave them to torch.
-    per_picture = "skip_output_reshape" in inspect.signature(attention.attention_pytorch).parameters
-    return heads_family(by_title, tuple(known), per_picture, forced_fp32(memory_management))
+    return heads_family(by_title, tuple(known), attention.attention_pytorch, memory_management)
 
 
 def _spatial():

@@ -211,7 +211,10 @@ class FunctionsHost(Host):
         """Modules that loaded meanwhile took what was bound then: put the host's own there."""
         originals = {id(stand_in): original for stand_in, original in self._stand_ins.values()}
         for module in modules():
-            for name, value in list(vars(module).items()):
+            held = dict(vars(module))
+            if originals.keys().isdisjoint(map(id, held.values())):
+                continue
+            for name, value in held.items():
                 if id(value) in originals:
                     setattr(module, name, originals[id(value)])
 

@@ -1,4 +1,4 @@
-"""reForge: the functions of `ldm_patched`, and the VAE's, which its layers keep from the day they are made."""
+"""reForge and Forge-Classic: the functions of `ldm_patched`, and the VAE's, which its layers keep for good."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ldm_patched.modules import model_management
 from ldm_patched.modules.model_base import BaseModel
 
 from ..backends.patches import Patch, Patches
-from .call_forms import forced_fp32, heads_family, spatial_family
+from .call_forms import heads_family, spatial_family
 from .functions import FunctionsHost, modules
 
 _HEADS = {
@@ -39,7 +39,7 @@ def _pick(module, names: dict) -> dict:
 
 def _heads():
     known = [f for name, f in vars(attention).items() if name.startswith("attention_") and callable(f)]
-    return heads_family(_pick(attention, _HEADS), tuple(known), per_picture=True, upcast=forced_fp32(model_management))
+    return heads_family(_pick(attention, _HEADS), tuple(known), attention.attention_pytorch, model_management)
 
 
 def _spatial():
@@ -66,13 +66,13 @@ class ReForge(FunctionsHost):
 
     def install(self, patches: Patches) -> None:
         super().install(patches)
-        ask = vars(attention).get(_FOR_DEVICE)
+        ask, choose_vae = vars(attention).get(_FOR_DEVICE), vars(vae).get("vae_attention")
         for module in modules():
             if ask is not None and vars(module).get(_FOR_DEVICE) is ask:
                 stand_in = self.remember(ask, _FOR_DEVICE, lambda: self._for_device(ask))
                 patches.replace(module, _FOR_DEVICE, lambda _, stand_in=stand_in: stand_in)
-            if vars(module).get("vae_attention") is vae.vae_attention:
-                for cls in vars(module).values():
+            if module is vae or (choose_vae is not None and vars(module).get("vae_attention") is choose_vae):
+                for cls in list(vars(module).values()):
                     if isinstance(cls, type) and cls.__module__ == module.__name__ and _keeps_function(cls):
                         patches.replace(cls, "forward", self._with_stand_in)
 
