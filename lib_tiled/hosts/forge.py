@@ -6,7 +6,7 @@ from backend import attention, memory_management
 from backend.modules.k_model import KModel
 
 from .call_forms import heads_family, spatial_family
-from .functions import FunctionsHost
+from .functions import SPATIAL_NAMES, FunctionsHost
 
 _HEADS = {
     "xformers": "attention_xformers",
@@ -22,7 +22,7 @@ _SPATIAL_SUFFIXES = ("_attention_single_head_spatial", "_attention_vae")  # Neo 
 
 def _heads():
     functions = vars(attention)
-    known = [f for n, f in functions.items() if n.startswith("attention_") and "spatial" not in n and callable(f)]
+    known = [f for n, f in functions.items() if n.startswith("attention_") and n not in SPATIAL_NAMES and callable(f)]
     by_title = {title: functions[name] for title, name in _HEADS.items() if name in functions}
     return heads_family(by_title, tuple(known), attention.attention_pytorch, memory_management)
 

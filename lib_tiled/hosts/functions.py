@@ -28,7 +28,7 @@ from .call_forms import Family, by_position
 
 # Extensions for both hosts import either host's function under the other's name.
 HEADS_NAMES = ("attention_function", "optimized_attention", "optimized_attention_masked")
-SPATIAL_NAMES = ("attention_function_single_head_spatial",)
+SPATIAL_NAMES = ("attention_function_single_head_spatial", "attention_function_vae")
 # The dropdown's entries; all but ours are what `backends.choose` calls them.
 BACKENDS = ("xformers", "sdp", TITLE, "sub-quadratic", "split", "basic")
 
