@@ -221,6 +221,13 @@ def test_limits_are_those_of_the_code():
     assert f"at least {plan.MIN_ROWS} rows" in kernel and f"from {plan.BOUNDED_FROM_KEYS} keys on" in kernel
 
 
+def test_the_benchmark_page_names_every_method():
+    from lib_tiled.cli.methods import METHODS
+
+    rows = "".join(re.findall(r"^\| (`[^|]+) \|", read("docs/benchmark.md"), re.MULTILINE))
+    assert re.findall(r"`([^`]+)`", rows) == list(METHODS)
+
+
 def test_the_changelog_has_this_version():
     assert f"## [{lib_tiled.__version__}]" in read("CHANGELOG.md")
 
