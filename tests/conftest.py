@@ -15,7 +15,6 @@ import shutil
 import socket
 import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
 
@@ -61,33 +60,32 @@ class Host:
                    str(self.port), "--api", "--test-hooks"]
         for extension in extensions:
             command += ["--extension", str(extension)]
-        self._lines, self._mark = [], 0
-        self.process = subprocess.Popen(
-            [*command, *arguments], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT, text=True, errors="replace", env={**os.environ, **(environment or {})})
-        threading.Thread(target=self._read, daemon=True).start()
+        # a file and not a pipe: what the host printed before it answered a request is there when the answer is
+        self._log, self._mark = self.data / "console.log", 0
+        with self._log.open("wb") as log:
+            self.process = subprocess.Popen([*command, *arguments], cwd=ROOT, stdin=subprocess.PIPE, stdout=log,
+                                            stderr=subprocess.STDOUT, env={**os.environ, **(environment or {})})
         try:
             self.wait_for("is ready", START_SECONDS)
         except HostError:
             self.stop()
             raise
 
-    def _read(self):
-        for line in self.process.stdout:
-            self._lines.append(line)
-
     # -- console
 
     @property
     def console(self):
-        return "".join(self._lines)
+        return self._console_from(0)
+
+    def _console_from(self, start):
+        return self._log.read_bytes()[start:].decode(errors="replace").replace("\r", "\n")
 
     def mark(self):
         """console_since_mark() begins here."""
-        self._mark = len(self._lines)
+        self._mark = self._log.stat().st_size
 
     def console_since_mark(self):
-        return "".join(self._lines[self._mark:])
+        return self._console_from(self._mark)
 
     def wait_for(self, text, seconds=60):
         """Waits until the console since the mark holds the text; raises HostError with the console's end if not."""
