@@ -108,8 +108,8 @@ def test_reforge_vae_keeps_what_it_was_given_at_construction(shared_host):
 
 @pytest.mark.parametrize("face, module", [("forge", "backend.nn.flux"),
                                           ("reforge", "lib_ipadapter.CrossAttentionPatch")])
-def test_a_module_is_imported_during_the_first_generation(start_host, face, module):
-    host = start_host(face, extensions=())
+def test_a_module_is_imported_during_the_first_generation(shared_host, face, module):
+    host = shared_host(face, "--attention-pytorch", extensions=())  # no other test generates with this one
     loaded = f"import sys; result = {module!r} in sys.modules"
     assert host.run(loaded) is False
     host.txt2img()
@@ -118,12 +118,12 @@ def test_a_module_is_imported_during_the_first_generation(start_host, face, modu
 
 @pytest.mark.parametrize("face, default, pytorch", [("forge", 2 * 64 * 64 * 1.65 * 4 * 16384, 1.28 / 1.65),
                                                     ("reforge", 1228.8 * 1024**2, 0.04 / 0.15)])
-def test_memory_estimates_are_the_hosts(start_host, face, default, pytorch):
+def test_memory_estimates_are_the_hosts(shared_host, face, default, pytorch):
     estimate = {"forge": "from backend.modules.k_model import KModel as M",
                 "reforge": "from ldm_patched.modules.model_base import BaseModel as M"}[face]
     ask = f"import torch\n{estimate}\nresult = M(torch.nn.Linear(1, 1)).memory_required((2, 4, 64, 64))"
-    assert start_host(face, extensions=()).run(ask) == pytest.approx(default)
-    host = start_host(face, "--attention-pytorch", extensions=())
+    assert shared_host(face, extensions=()).run(ask) == pytest.approx(default)
+    host = shared_host(face, "--attention-pytorch", extensions=())
     if face == "reforge":  # the host counts PyTorch attention as efficient on a GPU only
         host.run("from ldm_patched.modules import model_management as m; m.xformers_enabled = lambda: True")
     assert host.run(ask) == pytest.approx(default * pytorch)
