@@ -296,6 +296,34 @@ result = [[kernel for _, kernel in done.counts], difference(out, reference(atten
     assert kept[0] == ["tiled"] and kept[1] < 1e-5 and kept[2] == 0
 
 
+def test_a_wrapper_that_somebody_leaves_around_ours_does_not_go_in_circles(host):
+    assert host.run(LAYER + """
+from lib_tiled import webui
+import functools, types
+p = types.SimpleNamespace(width=64, height=64, steps=1, n_iter=1, batch_size=1, override_settings={})
+cls, attention, calls = CLASSES[0], layer(), []
+with webui._session.generation(p):
+    behind = cls.forward
+    @functools.wraps(behind)
+    def theirs(self, *args, **kwargs):
+        calls.append(1)
+        return behind(self, *args, **kwargs)
+    cls.forward = theirs
+result = [difference(attention(x), reference(attention, x)), len(calls), cls.forward is theirs]
+cls.forward = OWN[0]
+""")[1:] == [1, True]
+
+
+def test_fewer_tokens_than_the_minimum_stay_with_torch(host):
+    host.options(**{KEY: TILED, "tiled_min_tokens": 128})
+    try:
+        host.txt2img()  # 64x64: 256, 64 and 16 tokens
+    finally:
+        host.options(tiled_min_tokens=0)
+    (line,) = lines(host)
+    assert "tiled x" in line.split("|")[1] and "sdp:flash x" in line.split("|")[1]
+
+
 def test_pretending_gfx906_makes_automatic_tiled(start_host):
     host = start_host("a1111", environment={"TILED_PRETEND": "gfx906"})
     (tiled,) = host.txt2img()

@@ -18,10 +18,11 @@ import torch
 from modules import devices, sd_hijack, sd_hijack_optimizations, shared
 from modules.hypernetworks import hypernetwork
 from torch import Tensor
+from torch.nn import functional
 
 from .. import kernel
 from ..backends import calls, choose, tiled
-from ..backends.patches import Patch, Patches
+from ..backends.patches import Patch, Patches, patch_of
 from ..backends.policy import Policy
 from ..device.probe import probe
 from ..report.log import logger
@@ -41,6 +42,9 @@ _NAMES = {
     "attention_CrossAttention_forward": "basic",
     "forward": "basic",
 }
+
+
+_policy = Policy()  # as the settings stood when the running generation began
 
 
 def _without() -> tuple[str, ...]:
@@ -75,6 +79,8 @@ def _attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Tens
     dtype = q.dtype
     q, k, v = _upcast(q, k, v)
     with devices.without_autocast(disable=not shared.opts.upcast_attn):
+        if q.shape[-2] < _policy.min_tokens and hasattr(functional, "scaled_dot_product_attention"):
+            return functional.scaled_dot_product_attention(q, k, v, mask).to(dtype)
         return tiled.run(q, k, v, mask).to(dtype)
 
 
@@ -144,13 +150,23 @@ class SdOptimizationTiled(sd_hijack_optimizations.SdOptimization):
             cls.forward = tiled_attnblock_forward
 
 
+def _is_known(function) -> bool:
+    """Whether this is a forward of the host's or ours, not somebody's wrapper, which may end here again."""
+    known = (*vars(sd_hijack_optimizations).values(), hypernetwork.attention_CrossAttention_forward)
+    ours = (tiled_attention_forward, tiled_attnblock_forward)
+    return patch_of(function) is not None or any(function is one for one in (*known, *ours))
+
+
 def _counted(patch: Patch):
     """The class's forward, and word of it where no kernel spoke for itself."""
 
     @functools.wraps(patch.original)
     def forward(self, *args, **kwargs):
-        # HyperTile keeps what it finds on first use, for good. It keeps this one, so look up what holds now.
-        function = patch.original if patch.active else vars(patch.owner)["forward"]
+        function = patch.original
+        if not patch.active:
+            # HyperTile keeps what it finds on first use, for good. It keeps this one, so look up what holds now.
+            now = vars(patch.owner)["forward"]
+            function = now if _is_known(now) else function
         with calls.named(_NAMES.get(function.__name__, function.__name__)):
             return function(self, *args, **kwargs)
 
@@ -169,6 +185,8 @@ class A1111(Host):
 
     @contextlib.contextmanager
     def choose(self, option: str, overridden: bool, policy: Policy):
+        global _policy
+        policy, _policy = _policy, policy
         before = sd_hijack.current_optimizer.title() if sd_hijack.current_optimizer else "None"
         titles = (AUTOMATIC, "None", *(o.title() for o in sd_hijack.optimizers))
         # The host itself ignores the option in `override_settings`.
@@ -178,6 +196,7 @@ class A1111(Host):
         try:
             yield self._chosen(option, option in titles)
         finally:
+            _policy = policy
             if switch:
                 sd_hijack.model_hijack.apply_optimizations(before)
 
