@@ -15,10 +15,15 @@ def measure(backend, width, height, device, dtype):
     factor = 4 if backend == "sdp:math" else 1
     return types.SimpleNamespace(seconds=factor * width / 1e6, bytes=factor * width * height, error="")
 
-seen, steps = [], []
+def tune(device, progress):
+    progress(0.5, "4096 tokens")
+    kept.append("512 rows")
+    return "4096 tokens: <512 rows>"
+
+seen, steps, kept = [], [], []
 commands = {
     "bench": types.SimpleNamespace(backends=lambda device: ["tiled", "sdp:math"], measure=measure),
-    "tune": types.SimpleNamespace(tune=lambda device, progress: "4096 tokens: <512 rows>"),
+    "tune": types.SimpleNamespace(tune=tune),
 }
 real, tab_bench._command = tab_bench._command, commands.__getitem__
 """
@@ -119,6 +124,15 @@ result = [found, len(seen)]
     assert "Cancelled" not in again
 
 
-def test_tune_shows_its_words(host):
-    assert host.run(MEASURE + "result = tab_bench.tuned(lambda *_: None)" + END) == (
-        "<pre>4096 tokens: &lt;512 rows&gt;</pre>")
+def test_tune_shows_its_words_and_a_cancelled_one_keeps_nothing(host):
+    words, kept = host.run(MEASURE + "result = [tab_bench.tuned(lambda *_: None), kept]" + END)
+    assert words == "<pre>4096 tokens: &lt;512 rows&gt;</pre>" and kept == ["512 rows"]
+    words, kept = host.run(MEASURE + """
+def cancelled(device, progress):
+    tab_bench.cancel()
+    return tune(device, progress)
+
+commands["tune"].tune = cancelled
+result = [tab_bench.tuned(lambda *_: None), kept]
+""" + END)
+    assert "nothing was kept" in words and kept == []

@@ -8,7 +8,6 @@ import re
 import threading
 from collections.abc import Callable, Iterator
 
-import torch
 from modules import call_queue, devices, shared
 
 from ..report.generation import history
@@ -19,6 +18,8 @@ REFERENCE = "tiled"
 BUSY = "<p>A generation is running. Try again when it is done.</p>"
 NOTHING = "<p>Nothing was measured.</p>"
 
+CANCELLED = "<p>Cancelled; nothing was kept.</p>"
+
 Progress = Callable[[float, str], None]
 _cancelled = threading.Event()
 
@@ -28,8 +29,12 @@ def _command(name: str):
     return importlib.import_module(f"..cli.{name}", __package__)
 
 
+class _Cancelled(Exception):
+    pass
+
+
 def cancel() -> None:
-    """Stop the benchmark after the call it is measuring."""
+    """Stop what runs after the call it is measuring."""
     _cancelled.set()
 
 
@@ -73,13 +78,12 @@ def _measure(sizes: list[str], progress: Progress) -> dict[tuple[str, str], obje
     names = bench.backends(shared.device)
     wanted = [(size, name) for size in sizes for name in names]
     found = {}
-    with torch.inference_mode():
-        for done, (size, name) in enumerate(wanted):
-            if _cancelled.is_set():
-                break
-            progress(done / len(wanted), f"{name} at {size}")
-            width, height = map(int, size.split("x"))
-            found[size, name] = bench.measure(name, width, height, shared.device, devices.dtype)
+    for done, (size, name) in enumerate(wanted):
+        if _cancelled.is_set():
+            break
+        progress(done / len(wanted), f"{name} at {size}")
+        width, height = map(int, size.split("x"))
+        found[size, name] = bench.measure(name, width, height, shared.device, devices.dtype)
     devices.torch_gc()
     return found
 
@@ -122,5 +126,17 @@ def _row(result, reference) -> list[str]:
 
 def tuned(progress: Progress) -> str:
     """Measure this device once and keep what suits it; returns HTML."""
+
+    def step(share: float, what: str) -> None:
+        if _cancelled.is_set():
+            raise _Cancelled
+        progress(share, what)
+
     with _idle() as idle:
-        return f"<pre>{tab_view.escape(_command('tune').tune(shared.device, progress))}</pre>" if idle else BUSY
+        if not idle:
+            return BUSY
+        _cancelled.clear()
+        try:
+            return f"<pre>{tab_view.escape(_command('tune').tune(shared.device, step))}</pre>"
+        except _Cancelled:
+            return CANCELLED
