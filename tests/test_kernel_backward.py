@@ -39,7 +39,10 @@ def test_gradcheck_causal(sizes, tile):
     gradcheck(lambda *t: tiled_attention(*t, is_causal=True), *doubles((1,), 2, *sizes, 3))
 
 
-@pytest.mark.parametrize("shape", [(5,), (7, 1), (7, 5), (2, 1, 5), (2, 7, 5), (2, 1, 7, 5), (2, 2, 7, 5), (1, 1)], ids=str)
+MASKS = [(5,), (7, 1), (7, 5), (2, 1, 5), (2, 7, 5), (2, 1, 7, 5), (2, 2, 7, 5), (1, 1)]
+
+
+@pytest.mark.parametrize("shape", MASKS, ids=str)
 def test_gradcheck_float_mask(shape, tile):
     mask = torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(1)).requires_grad_()
     gradcheck(tiled_attention, *doubles((2,), 2, 7, 5, 3, 4), mask)
@@ -86,7 +89,8 @@ def test_zero_length_dimensions(zero):
 def test_gradients_against_float64(kind, dtype, rows):
     inputs = tensors((2,), 3, 70, 600, 16, 24, dtype=dtype)
     generator = torch.Generator().manual_seed(3)
-    mask = {"bool": torch.rand(70, 600, generator=generator) > 0.3, "float": torch.randn(3, 1, 600, generator=generator)}
+    keep, bias_ = torch.rand(70, 600, generator=generator) > 0.3, torch.randn(3, 1, 600, generator=generator)
+    mask = {"bool": keep, "float": bias_}
     weight = torch.randn(2, 3, 70, 24, generator=generator).to(dtype)
 
     def gradients(function, dtype):

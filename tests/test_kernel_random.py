@@ -26,8 +26,9 @@ from lib_tiled import tiled_attention
 from lib_tiled.kernel import attention, options
 from lib_tiled.kernel.plan import Tile
 
-CASES = int(os.environ.get("TILED_FUZZ", "300"))
-SEED = int(os.environ.get("TILED_FUZZ_SEED", random.SystemRandom().randrange(1 << 32) if "TILED_FUZZ" in os.environ else 1))
+RECORDED = "TILED_FUZZ" in os.environ
+CASES = int(os.environ.get("TILED_FUZZ", "200"))
+SEED = int(os.environ.get("TILED_FUZZ_SEED", random.SystemRandom().randrange(1 << 32) if RECORDED else 1))
 RECORD = Path(__file__).parents[1] / "bench" / "results" / "fuzz.json"
 MASKS = ("none", "causal", "bool", "float", "float with -inf")
 LAYOUTS = ("plain", "heads last", "transposed", "cut", "strided", "expanded")
@@ -150,7 +151,9 @@ def draw(case: Case) -> None:
         usual = plain(*arguments, **kwargs)
     except RuntimeError:
         usual = plain(*(t.float() for t in arguments[:3]), arguments[3], **kwargs).to(out.dtype)
-    floor = unit(expected, out.dtype) * (64 if out.dtype == torch.float64 else 1)  # the reference itself is float64
+    floor = unit(expected, out.dtype)
+    if out.dtype == torch.float64:  # as exact as the reference itself
+        floor = max(1e-10 * arguments[2].abs().max().item(), floor) if arguments[2].numel() else floor
     assert mean_error(out, expected) <= 2 * mean_error(usual, expected) + floor
     assert error(out, expected) <= 4 * error(usual, expected) + 4 * floor
     seen["cases"] += 1
@@ -161,7 +164,7 @@ def test_drawn_cases():
     started = time.time()
     draw()
     assert seen["cases"] >= CASES
-    if "TILED_FUZZ" in os.environ:
+    if RECORDED:
         record = {
             "seed": SEED,
             "cases": seen["cases"],

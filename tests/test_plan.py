@@ -15,7 +15,8 @@ from lib_tiled.kernel.plan import MAX_BATCH, MAX_ELEMENTS, MIN_ROWS, Shape, Tile
 CPU = facts(torch.device("cpu"))
 DTYPES = [torch.float16, torch.float32, torch.float64]
 SIZES = st.one_of(st.integers(1, 300), st.integers(1, 1 << 18))
-SHAPES = st.builds(Shape, st.integers(1, 1 << 17), st.integers(1, 1 << 17), SIZES, SIZES, st.sampled_from([8, 40, 512]), st.just(64))
+COUNTS = st.integers(1, 1 << 17)
+SHAPES = st.builds(Shape, COUNTS, COUNTS, SIZES, SIZES, st.sampled_from([8, 40, 512]), st.just(64))
 
 
 @settings(max_examples=300, deadline=None)

@@ -70,13 +70,14 @@ def measure(name: str, width: int, height: int, device: torch.device, dtype: tor
 # -- the command ------------------------------------------------------------------------------------------------------
 
 
-def _device(text: str) -> torch.device:
+def device(text: str) -> torch.device:
+    """A device that holds tensors, for argparse."""
     try:
-        device = torch.device(text)
-        torch.zeros(1, device=device)
+        found = torch.device(text)
+        torch.zeros(1, device=found)
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         raise argparse.ArgumentTypeError(f"{text}: {str(error).splitlines()[0]}") from error
-    return device
+    return found
 
 
 def _methods(text: str) -> list[str]:
@@ -87,14 +88,15 @@ def _methods(text: str) -> list[str]:
     return ["tiled", *(name for name in METHODS if name in names and name != "tiled")]
 
 
-def _positive(text: str) -> int:
+def positive(text: str) -> int:
+    """A count, for argparse."""
     if not text.isdigit() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not a positive number")
     return int(text)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--device", type=_device, help="cpu, cuda:0, mps, ...; default: the first GPU, else the CPU")
+    parser.add_argument("--device", type=device, help="cpu, cuda:0, mps, ...; default: the first GPU, else the CPU")
     parser.add_argument("--dtype", choices=DTYPES, help="default: fp32 on a CPU, else fp16")
     parser.add_argument("--shapes", nargs="+", default=["design"], metavar="S",
                         help="B,H,Nq,Nk,D or design, sd15, sd2, sdxl, flux, vae, video, awkward, all (default: design)")
@@ -102,8 +104,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                         help="picture sizes for the models' shapes (default: 512 1024)")
     parser.add_argument("--methods", type=_methods, default=list(METHODS), metavar="A,B",
                         help=f"of {', '.join(METHODS)} (default: all)")
-    parser.add_argument("--rounds", type=_positive, default=3, help="turns each method gets (default: 3)")
-    parser.add_argument("--threads", type=_positive, help="CPU threads (default: torch's own)")
+    parser.add_argument("--rounds", type=positive, default=3, help="turns each method gets (default: 3)")
+    parser.add_argument("--threads", type=positive, help="CPU threads (default: torch's own)")
     parser.add_argument("--backward", action="store_true", help="measure forward and backward together")
     parser.add_argument("--precision", choices=options.PRECISIONS, help="of the tiled kernel (default: auto)")
     parser.add_argument("--no-memory", action="store_true", help="leave out the memory")

@@ -8,7 +8,7 @@ import importlib.util
 import io
 import math
 import sys
-from typing import Callable
+from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F

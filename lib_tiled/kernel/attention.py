@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ..device.facts import facts
-from . import inputs, options
+from . import inputs, options, tuned
 from .backward import backward
 from .forward import ForwardTiles, compute_dtype, scores_are_bounded
 from .memory import Shrinking
@@ -68,7 +68,8 @@ def choose_tile(
     grouped = q.dim() > 4 or kv_heads != q.shape[-3]  # such entries are not put side by side
     counts = (1 if grouped else q.shape[0], heads, q.shape[-2], k.shape[-2])
     shape = Shape(*(max(n, 1) for n in counts), q.shape[-1], v.shape[-1])
-    limit = settings.scratch_mb * 2**20 if settings.scratch_mb else device.scratch_bytes
+    size = settings.scratch_mb or tuned.scratch_mb(q.device)
+    limit = size * 2**20 if size else device.scratch_bytes
     tile = (plan_bounded if bounded else plan)(shape, dtype, device, int(limit * share))
     if settings.rows:
         tile = with_rows(tile, min(settings.rows, shape.queries))

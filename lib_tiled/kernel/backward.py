@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from .forward import ForwardTiles, _slice
+from .forward import ForwardTiles, _slice, matmul_into
 from .inputs import blocks
 from .plan import Tile
 
@@ -59,7 +59,7 @@ def backward(
                     products = torch.empty(p.numel(), dtype=dtype, device=q.device)
                 ds = products[: p.numel()].view(p.shape)
                 _accumulate(dv_, heads, keys, p.transpose(1, 2), do, 1.0, block.shared)
-                torch.baddbmm(ds, do, v_[:, :keys].transpose(1, 2), beta=0, out=ds)
+                matmul_into(ds, do, v_[:, :keys].transpose(1, 2), 1.0)
                 delta = (do * block.out[heads, rows].to(dtype)).sum(-1, keepdim=True)  # (h, r, 1)
                 ds.sub_(delta).mul_(p)
                 dq_[heads, rows] = torch.bmm(ds, k_[:, :keys]).mul_(scale).to(q.dtype)

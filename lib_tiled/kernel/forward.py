@@ -37,6 +37,13 @@ def _slice(mask: Tensor, heads: slice, rows: slice, keys: slice) -> Tensor:
     return mask[tuple(part if n > 1 else slice(None) for part, n in zip(parts, mask.shape))]
 
 
+def matmul_into(out: Tensor, a: Tensor, b: Tensor, scale: float) -> None:
+    """out = scale * a @ b for batches of matrices, whatever `out` held before, NaN included."""
+    if a.shape[1] * a.shape[2] * b.shape[2] < 512:  # torch < 2 multiplies what a tiny `out` held by beta=0
+        out.zero_()
+    torch.baddbmm(out, a, b, beta=0, alpha=scale, out=out)
+
+
 class ForwardTiles:
     """Computes one `Block` in tiles of at most `tile`; `scale` multiplies the scores inside the matmul.
 
@@ -114,8 +121,8 @@ class ForwardTiles:
         if mask is not None and mask.dtype != torch.bool:
             s.copy_(mask.expand_as(s))
             torch.baddbmm(s, q, k.transpose(1, 2), beta=1, alpha=self.scale, out=s)
-        else:  # beta=0 ignores what the buffer held, NaN included
-            torch.baddbmm(s, q, k.transpose(1, 2), beta=0, alpha=self.scale, out=s)
+        else:
+            matmul_into(s, q, k.transpose(1, 2), self.scale)
         if mask is not None and mask.dtype == torch.bool:
             s.masked_fill_(mask.logical_not(), -math.inf)
         if self.is_causal:

@@ -6,8 +6,8 @@ Nothing here copies q, k or v, except where several small batch entries are put 
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Iterator
 
 import torch
 from torch import Tensor

@@ -119,7 +119,8 @@ def plan_bounded(shape: Shape, dtype: torch.dtype, facts: DeviceFacts, limit_byt
 def plan(shape: Shape, dtype: torch.dtype, facts: DeviceFacts, limit_bytes: int | None = None) -> Tile:
     """The tile for one call: the cheapest by `predict_seconds` that keeps within the scratch limit.
 
-    `dtype` is the compute dtype, `limit_bytes` replaces the device's scratch limit. Every count of `shape` must be at least 1.
+    `dtype` is the compute dtype, `limit_bytes` replaces the device's scratch limit. Every count of `shape` must be at
+    least 1.
     """
     size = torch.finfo(dtype).bits // 8
     limit = min((limit_bytes or facts.scratch_bytes) // size, MAX_ELEMENTS)
