@@ -102,7 +102,7 @@ def pip_install(venv: Path, what: str, pins: list[str], *options: str) -> None:
     """One `pip install`; prints what is downloaded, and the end of pip's output where it fails."""
     if not pins:
         return
-    say(f"installing {what}: {len(pins)} packages" if len(pins) > 1 else f"installing {pins[0]}, which is large")
+    say(f"installing {what}: {', '.join(pins) if len(pins) < 3 else f'{len(pins)} packages'}")
     started = time.monotonic()
     command = [str(python_of(venv)), "-m", "pip", "install", "--disable-pip-version-check", "--no-input",
                "--progress-bar", "off", *options, *pins]
@@ -125,8 +125,7 @@ class Environment:
     """A folder like .venv, and pins.json in it that remembers which pins each section was installed from."""
 
     def __init__(self, folder: Path, borrowed: list[str]):
-        self.folder, self.borrowed = folder, borrowed
-        self.memory = folder / "pins.json"
+        self.folder, self.memory = folder, folder / "pins.json"
         base = [sys.version, *borrowed, str(version_of("torch"))]  # a change here makes a new environment
         self.installed = json.loads(self.memory.read_text()) if self.memory.is_file() else {}
         if self.installed.get("base") != base or not python_of(folder).exists():
@@ -154,6 +153,8 @@ def ensure_environments(gradio4: bool) -> None:
         here = {name for name in ("torch", "numpy", "xformers") if version_of(name)}
         pins = {section: [pin for pin in lines if pin.split("==")[0] not in here] for section, lines in pins.items()}
         say(f"using the torch {version_of('torch')} of this Python")
+    if pins["torch"] and "torch" not in first.installed and sys.platform == "linux":
+        say("on Linux pip takes torch with CUDA, some GB, unless it is configured for PyTorch's CPU index")
     first.install("torch", pins["torch"])
     for section in ("tools", "gradio3", "models"):
         first.install(section, pins[section], "--no-deps")
@@ -187,7 +188,7 @@ def demo(arguments: list[str]) -> int:
     options, rest = parser.parse_known_args(arguments)
     ensure_environments(gradio4=options.host == "forge")
     command = ["-m", "devhost", "--face", options.host, "--port", str(options.port), "--extension", str(ROOT),
-               "--optimization", options.optimization]
+               "--optimization", options.optimization, "--api"]
     if options.once:
         command += ["--once", "--out", options.out]
     return run(VENV4 if options.host == "forge" else VENV, *command, *rest,

@@ -18,7 +18,8 @@ from modules.options import OptionInfo, options_section
 probe_helper.calls.append("load")
 shared.probe_seen = {
     "name": __name__, "in_modules": __name__ in sys.modules, "flag": shared.cmd_opts.probe_flag,
-    "path": sys.path[0], "basedir": scripts.basedir(), "list_optimizers": hasattr(script_callbacks, "on_list_optimizers"),
+    "path": sys.path[0], "basedir": scripts.basedir(),
+    "list_optimizers": hasattr(script_callbacks, "on_list_optimizers"),
     "cross_attention_option": "cross_attention_optimization" in shared.opts.data_labels}
 shared.probe_calls = probe_helper.calls
 
@@ -101,7 +102,8 @@ def test_script_sees_what_the_hosts_show_it(host, probe):
 
 
 def test_extension_folder_is_importable_only_while_scripts_load(host, probe):
-    paths = host.run(f"import sys\nfrom modules import scripts\nresult = [{str(probe)!r} in sys.path, scripts.basedir()]")
+    paths = host.run("import sys\nfrom modules import scripts\n"
+                     f"result = [{str(probe)!r} in sys.path, scripts.basedir()]")
     assert paths == [False, str(host.data)]
 
 

@@ -55,7 +55,8 @@ class Script(scripts.Script):
         for axis in "xy":
             controls.append(gr.Dropdown(label=f"{axis.upper()} type", choices=labels, value=labels[0], type="index",
                                         elem_id=self.elem_id(f"{axis}_type")))
-            controls.append(gr.Textbox(label=f"{axis.upper()} values", value="", elem_id=self.elem_id(f"{axis}_values")))
+            controls.append(gr.Textbox(label=f"{axis.upper()} values", value="",
+                                       elem_id=self.elem_id(f"{axis}_values")))
         return controls
 
     def run(self, p, x_type, x_values, y_type, y_values):

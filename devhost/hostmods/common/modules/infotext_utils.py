@@ -1,4 +1,4 @@
-"""All hosts: the text under a picture: "prompt / Negative prompt: ... / Steps: 12, Seed: 1, ...", and reading it back."""
+"""All hosts: the text under a picture, "prompt / Negative prompt: ... / Steps: 12, Seed: 1, ...", and its reading."""
 
 import json
 import re

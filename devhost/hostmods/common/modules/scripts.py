@@ -49,9 +49,9 @@ def _does_nothing(self, *args, **kwargs):
     return None
 
 
-EVENTS = ("setup", "before_process", "process", "before_process_batch", "process_batch", "process_before_every_sampling",
-          "postprocess_batch", "postprocess_batch_list", "postprocess_image", "postprocess", "before_hr",
-          "before_component", "after_component")
+EVENTS = ("setup", "before_process", "process", "before_process_batch", "process_batch", "postprocess_batch",
+          "postprocess_batch_list", "postprocess_image", "postprocess", "before_hr", "before_component",
+          "after_component")
 for _event in EVENTS:
     setattr(Script, _event, _does_nothing)
 

@@ -1,4 +1,4 @@
-"""AUTOMATIC1111: a stand-in for Stability's sgm.modules.attention (SDXL), whose CrossAttention is a class of its own."""
+"""AUTOMATIC1111: a stand-in for sgm.modules.attention (SDXL), whose CrossAttention is a class of its own."""
 
 import torch
 from torch import nn

@@ -18,7 +18,7 @@ class BaseModel(torch.nn.Module):
         return next(self.diffusion_model.parameters()).dtype
 
     def memory_required(self, input_shape, cond_shapes={}):
-        """input_shape: the latent's (B, C, H, W). Returns bytes; 3.75 times more in fp32 without efficient attention."""
+        """input_shape: the latent's (B, C, H, W). Returns bytes; 3.75 times as many without efficient attention."""
         area = input_shape[0] * math.prod(input_shape[2:])
         if model_management.xformers_enabled() or model_management.pytorch_attention_flash_attention():
             per_pixel = model_management.dtype_size(self.get_dtype()) * 0.01
