@@ -16,6 +16,7 @@ import torch
 from torch import nn
 
 with contextlib.redirect_stdout(io.StringIO()):  # ldm prints while it is imported
+    from ldm.modules import attention as ldm_attention
     from ldm.modules.diffusionmodules import model as ldm_model
     from ldm.modules.diffusionmodules import openaimodel as ldm_unet
     from ldm.modules.diffusionmodules.model import Decoder, Encoder
@@ -23,6 +24,10 @@ with contextlib.redirect_stdout(io.StringIO()):  # ldm prints while it is import
 
 # ldm prints what it builds; redirecting stdout there would swallow other threads' lines
 ldm_model.print = ldm_unet.print = lambda *args, **kwargs: None
+
+# where xformers is installed ldm takes layers of its own for it, which nobody patches; the hosts undo that as well
+ldm_attention.BasicTransformerBlock.ATTENTION_MODES["softmax-xformers"] = ldm_attention.CrossAttention
+ldm_model.XFORMERS_IS_AVAILBLE = False
 
 WEIGHTS = Path(__file__).with_name("demo.safetensors")
 COLOURS = {
