@@ -162,13 +162,18 @@ def _measure(args: argparse.Namespace, calls: list[shapes.Call]) -> dict:
 
 
 def _load(files: list[str]) -> dict:
-    """Several saved runs as one; ValueError where they were not made alike."""
+    """Several saved runs as one. Of the same call the first run's times, so that ratios never cross runs, and the
+    most memory. ValueError where the runs were not made alike."""
     reports = [json.loads(Path(file).read_text()) for file in files]
-    for report in reports[1:]:
+    merged: dict[tuple, dict] = {}
+    for report in reports:
         for name in ("device", "dtype", "pass", "torch"):
             if report[name] != reports[0][name]:
                 raise ValueError(f"runs differ in {name}: {reports[0][name]} and {report[name]}")
-    return {**reports[0], "results": [result for report in reports for result in report["results"]]}
+        for result in report["results"]:
+            known = merged.setdefault((*result["call"], result["method"]), dict(result))
+            known["bytes"] = max(known["bytes"] or 0, result["bytes"] or 0) or None
+    return {**reports[0], "results": list(merged.values())}
 
 
 def ratios(report: dict, base: str, fewest_keys: int = 0) -> list[float]:

@@ -3,7 +3,7 @@
 Time: the methods take turns, round by round, so that a neighbour who wakes up hits all of them alike; the minimum
 tells what a method can do, the median how quiet the machine was. Memory: on CUDA and ROCm what torch's allocator
 counts; on a CPU a process of its own for each method reads its resident high-water mark (`peak.extra_peak`). The
-first result of each method is compared with ours before it is timed.
+first result of each method is compared with ours.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import statistics
 import subprocess
 import sys
 import time
+import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -27,6 +28,7 @@ from .methods import METHODS, NotHere, scores_bytes
 from .shapes import Call
 
 REPEAT_SECONDS = 0.05  # a round repeats short calls for about this long
+LONG_SECONDS = 1.0  # from here on a first call counts
 Step = Callable[[str], None]
 
 
@@ -104,7 +106,10 @@ def _first(measurement: Measurement, tensors: list[Tensor], backward: bool, expe
         return None, None
     try:
         run = runner(measurement.method, tensors, backward)
+        start = time.perf_counter()
         out = run()
+        synchronize(device)
+        measurement.seconds = time.perf_counter() - start
     except Exception as error:  # a peer that fails is a row of the table, not the end of it
         measurement.error = _reason(error)
         return None, None
@@ -126,7 +131,8 @@ def times(
 ) -> list[Measurement]:
     """Time of each method at one call. `step` is told before every round of every method; what it raises ends all."""
     found = [Measurement(call, method) for method in methods]
-    with torch.inference_mode(not backward):
+    with torch.inference_mode(not backward), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the peers' own
         tensors = inputs(call, device, dtype, backward)
         runners, expected = [], None
         for m in found:
@@ -135,20 +141,22 @@ def times(
             runners.append(run)
             expected = out if expected is None else expected
             del out
-        samples: list[list[float]] = [[] for _ in found]
+        # The first call warms up; where it is long anyway, it counts.
+        samples = [[m.seconds] if m.seconds > LONG_SECONDS else [] for m in found]
         for _ in range(rounds):
             for m, run, sample in zip(found, runners, samples):
                 step(f"{m.method} {call}")
                 stop = time.perf_counter() + REPEAT_SECONDS
-                while run and (not m.error) and (time.perf_counter() < stop or not sample):
+                while run:
                     synchronize(device)
                     start = time.perf_counter()
                     run()
                     synchronize(device)
                     sample.append(time.perf_counter() - start)
-        for m, sample in zip(found, samples):
-            if sample:
-                m.seconds, m.median = min(sample), statistics.median(sample)
+                    if time.perf_counter() > stop:
+                        break
+        for m, run, sample in zip(found, runners, samples):
+            m.seconds, m.median = (min(sample), statistics.median(sample)) if run else (math.nan, math.nan)
     return found
 
 
