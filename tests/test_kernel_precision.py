@@ -109,14 +109,15 @@ def test_fp16_key_tiles_do_not_overflow_on_sums(monkeypatch):
     assert_close(out, torch.full((1, 1, 40, 8), 40.0))
 
 
-def test_autocast_gives_what_sdpa_gives():
+def test_autocast_gives_the_dtype_of_matmul_and_sdpa():
     q, k, v = tensors((2,), 3, 40, 50, 16)
     mask = torch.randn(40, 50, generator=torch.Generator().manual_seed(0))
     with torch.autocast("cpu", dtype=torch.bfloat16):
         out = tiled_attention(q, k, v)
         masked = tiled_attention(q, k, v, mask)
         assert tiled_attention(*(t.double() for t in (q, k, v))).dtype == torch.float64
-        if hasattr(F, "scaled_dot_product_attention"):
+        assert out.dtype == (q @ k.transpose(-2, -1)).dtype
+        if tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 13):  # 2.1 leaves it out of a CPU's autocast
             assert out.dtype == F.scaled_dot_product_attention(q, k, v).dtype
     assert out.dtype == torch.bfloat16
     rounded = [t.bfloat16() for t in (q, k, v)]
