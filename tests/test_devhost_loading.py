@@ -157,3 +157,13 @@ def test_api_auth_guards_the_api(start_host, probe):
         host.get("/sdapi/v1/options")
     host.auth = ("user", "secret")
     assert host.options()["probe_value"] == 1
+
+
+def test_xyz_plot_generates_every_cell(host):
+    seed, steps = 1, 2  # indices of the axes
+    calls, pictures = calls_after(host, lambda: host.txt2img(
+        script_name="X/Y/Z plot", script_args=[seed, "3, 4", steps, "1, 2"]))
+    assert calls.count("before_process") == 4
+    assert [text.split("\n")[1].split(", CFG")[0] for text in host.info["infotexts"]] == [
+        "Steps: 1, Sampler: Euler", "Steps: 1, Sampler: Euler", "Steps: 2, Sampler: Euler", "Steps: 2, Sampler: Euler"]
+    assert len(pictures) == 4

@@ -111,16 +111,20 @@ def _view(found: dict) -> str:
     return stopped + tab_view.legend(names) + charts + tab_view.table(head, rows)
 
 
+def _number(value: float) -> str:
+    return f"{value:.0f}" if value >= 10 else f"{value:.2g}"
+
+
 def _row(result, reference) -> list[str]:
-    """Time, memory and how many times those of Tiled they are."""
+    """Time, memory (0: not known) and how many times those of Tiled they are."""
     if result.error:
         return ["", "", tab_view.escape(result.error)]
-    cells = [f"{result.seconds * 1e3:.3g}", f"{result.bytes / 2**20:.3g}"]
+    cells = [_number(result.seconds * 1e3), _number(result.bytes / 2**20) if result.bytes else ""]
     if reference is None or reference is result or reference.error:
         return [*cells, ""]
-    ratios = [f"{result.seconds / reference.seconds:.2g} times the time"]
-    if reference.bytes:
-        ratios.append(f"{result.bytes / reference.bytes:.2g} times the memory")
+    ratios = [f"{_number(result.seconds / reference.seconds)} times the time"]
+    if reference.bytes and result.bytes:
+        ratios.append(f"{_number(result.bytes / reference.bytes)} times the memory")
     return [*cells, ", ".join(ratios)]
 
 
