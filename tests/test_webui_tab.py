@@ -98,6 +98,7 @@ def test_the_benchmark_waits_for_no_generation_and_none_runs_beside_it(host):
 with queue_lock:
     busy = [tab_bench.benchmark(["512x512"], lambda *_: None), tab_bench.tuned(lambda *_: None)]
 assert busy == [tab_bench.BUSY] * 2 and not seen
+history._items.clear()
 history.add(Generation(what="txt2img 640x448 20 steps, hires 1280x896"))
 found = tab_bench.benchmark(["1024x1024", "512x512"], lambda share, what: steps.append((share, what)))
 free = queue_lock.acquire(blocking=False)
