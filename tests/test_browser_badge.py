@@ -151,6 +151,16 @@ def displayed(page):
                        ".map((row) => getComputedStyle(row).display !== 'none')")
 
 
+def test_the_setting_hides_it_at_once(browser, host):
+    page = Page(browser, host)
+    page.row()
+    assert displayed(page) == [True, True]
+    page.script("document.querySelector('#setting_tiled_badge input').click()")
+    page.script("document.querySelector('#settings_submit').click()")
+    page.until(lambda: displayed(page) == [False, False], 30)
+    assert host.run("from modules import shared\nresult = shared.opts.tiled_badge") is False
+
+
 def test_it_stays_hidden_where_the_api_wants_a_password(browser, start_host):
     host = start_host("a1111", "--api-auth", "anna:secret")
     host.auth = ("anna", "secret")
