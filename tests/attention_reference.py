@@ -76,6 +76,19 @@ def unit(expected: Tensor, dtype: torch.dtype) -> float:
     return torch.finfo(dtype).eps * (expected.abs().max().item() if expected.numel() else 0.0)
 
 
+def score_unit(q: Tensor, k: Tensor, v: Tensor, scale: float | None, enable_gqa: bool) -> float:
+    """What rounding one score to fp32 typically does to the result: rms of the scores * rms of v * half a step.
+
+    Two ways to sum the same product differ by this much; over a few rows either may come out ahead by luck.
+    """
+    if not (q.numel() and k.numel() and v.numel()):
+        return 0.0
+    k = _repeat_heads(q, k) if enable_gqa else k
+    scores = _scores(q.double(), k.double(), None, False, scale)
+    rms = [t.double().square().mean().sqrt().item() for t in (scores, v)]
+    return torch.finfo(torch.float32).eps / 2 * rms[0] * rms[1]
+
+
 def assert_close(out: Tensor, expected: Tensor, steps: float = 64) -> None:
     """`out` is at most `steps` rounding steps of its dtype away from the float64 result."""
     allowed = steps * max(unit(expected, out.dtype), torch.finfo(out.dtype).eps)

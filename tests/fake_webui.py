@@ -55,7 +55,8 @@ def generate(kind, request):
     unet = 30 if ours and fault == "fewer calls" else 32
     vae = "sdp:math" if ours and fault == "vae not tiled" else kernel
     size = f"{request['width']}x{request['height']}"
-    line = f"{kind} {size} {request['steps']} steps | unet: {kernel} x{unet} | vae: {vae} x1 | text: sdp:math x12 | {title}"
+    kernels = f"unet: {kernel} x{unet} | vae: {vae} x1 | text: sdp:math x12"
+    line = f"{kind} {size} {request['steps']} steps | {kernels} | {title}"
     if not (ours and fault == "no line"):
         sys.stdout.write(f"\r 50%|#####     | 1/2\r100%|##########| 2/2 [Tiled] {line}\n")
     if ours and fault == "two lines":

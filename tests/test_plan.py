@@ -10,7 +10,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lib_tiled.device.facts import GFX906, facts
-from lib_tiled.kernel.plan import MAX_BATCH, MAX_ELEMENTS, MIN_ROWS, Shape, Tile, plan, predict_seconds, with_rows
+from lib_tiled.kernel.plan import (
+    MAX_BATCH,
+    MAX_ELEMENTS,
+    MIN_ROWS,
+    Shape,
+    Tile,
+    plan,
+    plan_bounded,
+    predict_seconds,
+    with_rows,
+)
 
 CPU = facts(torch.device("cpu"))
 DTYPES = [torch.float16, torch.float32, torch.float64]
@@ -33,6 +43,17 @@ def test_tiles_keep_the_limits(shape, dtype, device, limit):
     if tile.keys < shape.keys:
         assert MIN_ROWS * shape.keys * size > (limit or device.scratch_bytes)
     assert plan.__wrapped__(shape, dtype, device, limit) == tile, "the same call gets the same tile"
+
+
+@settings(max_examples=300, deadline=None)
+@given(SHAPES, st.sampled_from(DTYPES), st.sampled_from([None, 64, 1 << 20, 1 << 40]), st.sampled_from([1, 2, 16, 128]))
+def test_bounded_tiles_keep_the_limits(shape, dtype, limit, threads):
+    device = replace(CPU, units=threads)
+    tile = plan_bounded(shape, dtype, device, limit)
+    size = torch.finfo(dtype).bits // 8
+    assert 1 <= tile.heads <= min(shape.heads, threads) and 1 <= tile.rows <= shape.queries
+    assert 1 <= tile.keys <= shape.keys and tile.batches == 1
+    assert tile.elements * size <= min(limit or device.scratch_bytes, device.cache_bytes)
 
 
 @settings(max_examples=200, deadline=None)

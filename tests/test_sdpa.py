@@ -32,7 +32,7 @@ class Observer(TorchDispatchMode):
         elif name in ("softmax", "_softmax", "_safe_softmax"):
             # Math attention writes its softmax to a new tensor, the tiled kernel into its own buffer.
             self.seen.append("tiled tile" if "out" in func._overloadname else "sdp:math")
-        elif name == "exp_":
+        elif name in ("exp_", "exp2_"):
             self.seen.append("tiled tile")
         return func(*args, **(kwargs or {}))
 

@@ -82,7 +82,7 @@ def test_wrong_arguments_stay_errors(heard):
 
 
 def test_the_operator_that_ran_is_named(heard, monkeypatch):
-    """A fake operator, since no real one runs on a CPU: it stands for hardware and proves only that its name is told."""
+    """A fake operator, since no real one runs on a CPU: it proves only that its name is told."""
     op = ops.fmha.ALL_FW_OPS[0]
 
     def apply(cls, inp, needs_gradient):

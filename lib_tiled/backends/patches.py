@@ -6,7 +6,8 @@ patched over it in the meantime, it switches itself off instead, so that nobody'
 
 from __future__ import annotations
 
-from typing import Any, Callable
+from collections.abc import Callable
+from typing import Any
 
 
 class Patch:

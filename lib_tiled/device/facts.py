@@ -123,7 +123,7 @@ def _cuda_facts(index: int) -> DeviceFacts:
     )
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def _facts(kind: str, index: int, threads: int) -> DeviceFacts:
     if kind == "cpu":
         return _cpu_facts()

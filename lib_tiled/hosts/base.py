@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import dataclass
-from typing import ContextManager
 
 from ..backends.patches import Patches
 from ..backends.policy import Policy
@@ -44,7 +43,7 @@ class Host:
     def install(self, patches: Patches) -> None:
         """Patch what this host's attention runs through, until `patches` are undone. Not re-entrant."""
 
-    def choose(self, option: str, overridden: bool, policy: Policy) -> ContextManager[Chosen]:
+    def choose(self, option: str, overridden: bool, policy: Policy) -> contextlib.AbstractContextManager[Chosen]:
         """Let `option` hold for a block. `overridden`: this generation asked for it itself; `policy`: its settings."""
         return contextlib.nullcontext(Chosen(option, option))
 

@@ -97,22 +97,26 @@ def _candidates(upto: int) -> list[int]:
     return sorted({upto, *(1 << n for n in range(upto.bit_length()) if 1 << n < upto)})
 
 
-BOUNDED_FROM_KEYS = 2048  # below, all keys in the tile are faster
-BOUNDED_TILE_KEYS = 512
+BOUNDED_FROM_KEYS = 1024  # below, all keys in the tile are faster
+BOUNDED_TILE_KEYS = 256
+BOUNDED_HEAD_ELEMENTS = 1 << 18  # scores of one head in a tile: 1 MB of fp32
 
 
 def plan_bounded(shape: Shape, dtype: torch.dtype, facts: DeviceFacts, limit_bytes: int | None = None) -> Tile:
-    """The tile where key tiles need no running maximum (CPU): small enough for the cores' own caches.
+    """The tile where key tiles need no running maximum (CPU): one head for each thread, small enough for its cache.
 
-    A thread's share of the tile fills about a megabyte. Tall rather than wide: each row tile reads all of K and V.
+    Tall rather than wide, because each row tile reads all of K and V; but at least as wide as Dv, because the
+    accumulator of rows x Dv is read and written once for each key tile. The rows are divided evenly: a short last
+    tile feeds the matmul badly.
     """
-    size = torch.finfo(dtype).bits // 8
-    limit = (limit_bytes or facts.scratch_bytes) // size
-    elements = min(max(facts.units, 2) * (1 << 20) // size, facts.cache_bytes // size, limit)
-    keys = min(BOUNDED_TILE_KEYS, shape.keys)
-    rows = max(min(shape.queries, 1024, elements // keys), 1)
-    heads = max(min(shape.heads, elements // (rows * keys), MAX_BATCH), 1)
-    return Tile(heads, rows, keys)
+    limit = min((limit_bytes or facts.scratch_bytes), facts.cache_bytes) // (torch.finfo(dtype).bits // 8)
+    keys = min(max(BOUNDED_TILE_KEYS, shape.dim_v), shape.keys)
+    heads = min(shape.heads, facts.units)
+    shared = max(facts.units // (2 * heads), 1)  # two threads work on one head's tile as fast as on two
+    tall = max(min(BOUNDED_HEAD_ELEMENTS * shared, limit) // keys, 1)
+    rows = math.ceil(shape.queries / max(round(shape.queries / tall), 1))
+    rows = max(min(rows, limit // keys), 1)
+    return Tile(max(min(heads, limit // (rows * keys)), 1), rows, min(keys, limit))
 
 
 @functools.lru_cache(maxsize=1024)
