@@ -183,6 +183,12 @@ class ForwardTiles:
             out.copy_(acc.div_(l))
 
 
+def _largest_norm(t: Tensor) -> float:
+    """The largest |row| of t (..., H, N, D). Models hold (B, N, H, D), and torch is slow out of the stored order."""
+    as_stored = t.transpose(-3, -2)
+    return float(torch.linalg.vector_norm(as_stored if as_stored.is_contiguous() else t, dim=-1).amax())
+
+
 def scores_are_bounded(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scale: float) -> bool:
     """Whether softmax may skip its maximum: exp(score) stays far inside fp32's range for every score.
 
@@ -193,8 +199,7 @@ def scores_are_bounded(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, sca
     if mask is not None and mask.dtype != torch.bool:
         return False
     # Reductions that copy nothing: neither a dtype to convert to, nor abs().
-    largest = [float(torch.linalg.vector_norm(t, dim=-1).amax()) for t in (q, k)]
-    bound = abs(scale) * largest[0] * largest[1]
+    bound = abs(scale) * _largest_norm(q) * _largest_norm(k)
     low, high = (float(t) for t in torch.aminmax(v))
     size = math.log(max(high, -low, 1e-30))  # of the values, which multiply the exponentials
     # exp(88) is fp32's largest, exp(-87) its smallest normal number; 17 below is its last digit.
