@@ -198,9 +198,8 @@ def scores_are_bounded(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, sca
     """
     if mask is not None and mask.dtype != torch.bool:
         return False
-    # Reductions that copy nothing: neither a dtype to convert to, nor abs().
+    # Reductions that copy nothing, neither a dtype to convert to nor abs(), and that torch 1.13 has for fp16 as well.
     bound = abs(scale) * _largest_norm(q) * _largest_norm(k)
-    low, high = (float(t) for t in torch.aminmax(v))
-    size = math.log(max(high, -low, 1e-30))  # of the values, which multiply the exponentials
+    size = math.log(max(float(v.amax()), -float(v.amin()), 1e-30))  # of the values, which multiply the exponentials
     # exp(88) is fp32's largest, exp(-87) its smallest normal number; 17 below is its last digit.
     return bound <= min(85 - math.log(k.shape[-2]) - size, 70 + size)  # False for NaN
