@@ -10,6 +10,9 @@ from lib_tiled.backends import calls, sdpa
 from lib_tiled.backends.patches import Patches
 from lib_tiled.backends.policy import Policy
 
+HAS_SDPA = hasattr(F, "scaled_dot_product_attention")
+needs_sdpa = pytest.mark.skipif(not HAS_SDPA, reason=f"torch {torch.__version__} has no SDPA")
+
 
 class Observer(TorchDispatchMode):
     """Sees which attention operators torch really dispatches to; knows nothing of this project."""
@@ -67,6 +70,7 @@ SCENARIOS = [
 ]
 
 
+@needs_sdpa
 @pytest.mark.parametrize("no_fused", ["", "pretended: no fused kernel"])
 @pytest.mark.parametrize("name, shape, keys, arguments", SCENARIOS, ids=[s[0] for s in SCENARIOS])
 def test_what_is_told_is_what_ran(heard, name, shape, keys, arguments, no_fused):
@@ -86,6 +90,7 @@ def test_what_is_told_is_what_ran(heard, name, shape, keys, arguments, no_fused)
         assert (out - reference).abs().max() < (1e-5 if q.dtype == torch.float32 else 2e-2)
 
 
+@needs_sdpa
 def test_three_dimensions_get_a_fused_kernel(heard):
     q, k, v = qkv(1, 2048, 64)
     assert sdpa.kernel_of(q, k, v, None, 0.0, False) == "math"
@@ -94,6 +99,7 @@ def test_three_dimensions_get_a_fused_kernel(heard):
     assert heard[0].kernel == "sdp:flash"
 
 
+@needs_sdpa
 def test_fallback_switched_off_leaves_math_alone(heard):
     q, k, v = qkv(1, 2048, 64)
     with Patches() as patches:
@@ -102,12 +108,14 @@ def test_fallback_switched_off_leaves_math_alone(heard):
     assert heard[0].kernel == "sdp:math"
 
 
+@needs_sdpa
 def test_more_batches_than_a_grid_holds(heard):
     q, k, v = qkv(70_000, 16, 8)
     out = lib_tiled.tiled_attention(q, k, v)
     assert (out - F.scaled_dot_product_attention(q, k, v)).abs().max() < 1e-5
 
 
+@needs_sdpa
 def test_patch_counts_a_call_once_however_often_it_is_on(heard):
     q, k, v = qkv(1, 2, 64, 16)
     original = F.scaled_dot_product_attention
@@ -117,6 +125,7 @@ def test_patch_counts_a_call_once_however_often_it_is_on(heard):
     assert F.scaled_dot_product_attention is original
 
 
+@needs_sdpa
 def test_patch_undo_in_wrong_order_and_under_another_patch():
     original = F.scaled_dot_product_attention
     first, second = lib_tiled.patch_sdpa(), lib_tiled.patch_sdpa()
@@ -140,6 +149,7 @@ def test_patch_undo_in_wrong_order_and_under_another_patch():
         F.scaled_dot_product_attention = original
 
 
+@needs_sdpa
 def test_library_function_equals_torchs():
     q, k, v = qkv(2, 4, 300, 32, keys=77)
     assert torch.allclose(
