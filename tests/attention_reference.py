@@ -76,17 +76,20 @@ def unit(expected: Tensor, dtype: torch.dtype) -> float:
     return torch.finfo(dtype).eps * (expected.abs().max().item() if expected.numel() else 0.0)
 
 
-def score_unit(q: Tensor, k: Tensor, v: Tensor, scale: float | None, enable_gqa: bool) -> float:
-    """What rounding one score to fp32 typically does to the result: rms of the scores * rms of v * half a step.
+def score_unit(q: Tensor, k: Tensor, v: Tensor, scale: float | None, enable_gqa: bool) -> tuple[float, float]:
+    """What rounding one score to fp32 does to the result, typically and at most: half a step of score * v.
 
-    Two ways to sum the same product differ by this much; over a few rows either may come out ahead by luck.
+    Typically: their root mean squares; at most: their largest. Two ways to sum the same product differ by this much;
+    over a few rows either may come out ahead by luck.
     """
     if not (q.numel() and k.numel() and v.numel()):
-        return 0.0
+        return 0.0, 0.0
     k = _repeat_heads(q, k) if enable_gqa else k
     scores = _scores(q.double(), k.double(), None, False, scale)
+    step = torch.finfo(torch.float32).eps / 2
     rms = [t.double().square().mean().sqrt().item() for t in (scores, v)]
-    return torch.finfo(torch.float32).eps / 2 * rms[0] * rms[1]
+    largest = [t.double().abs().max().item() for t in (scores, v)]
+    return step * rms[0] * rms[1], step * largest[0] * largest[1]
 
 
 def assert_close(out: Tensor, expected: Tensor, steps: float = 64) -> None:
