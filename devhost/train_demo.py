@@ -48,8 +48,8 @@ DISTANCES = {  # (x, y) in units of the shape's size, y down, to a distance that
 
 def draw(shape, colour, background, size, rng):
     """A picture (3, size, size) in -1..1 with one antialiased shape of random place and size."""
-    radius = rng.uniform(0.30, 0.38) * size
-    cx, cy = (rng.uniform(0.46, 0.54) * size for _ in range(2))
+    radius = rng.uniform(0.32, 0.36) * size
+    cx, cy = (rng.uniform(0.48, 0.52) * size for _ in range(2))
     centres = torch.arange(size) + 0.5
     y, x = torch.meshgrid((centres - cy) / radius, (centres - cx) / radius, indexing="ij")
     cover = (0.5 - DISTANCES[shape](x, y) * radius).clamp(0, 1)
@@ -176,8 +176,7 @@ def train_diffusion(model, steps, minutes, rng, out):
     averaged = [*average.model.parameters(), *average.cond_stage_model.parameters()]
     average.requires_grad_(False)
     for step, progress in training_steps(trained, steps, minutes, rate=2e-3):
-        growth = sum(rng.random() < progress for _ in range(2))  # small pictures teach most things, and cheaply
-        size, count = ((32, 16), (64, 8), (128, 3))[growth]
+        size, count = (128, 4) if rng.random() < progress else (64, 12)  # small pictures teach most things, and cheaply
         pictures, prompts = batch(count, size, rng)
         prompts = ["" if rng.random() < 0.1 else prompt for prompt in prompts]  # for classifier-free guidance
         with torch.no_grad():

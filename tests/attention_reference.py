@@ -1,4 +1,5 @@
-"""What the kernel's tests compare with: attention written out in full, in float64 or in the inputs' dtype."""
+"""What the kernel's tests compare with: attention written out in full, in float64 or in the inputs' dtype; and the
+mark of tests that need torch's own SDPA (2.0 and newer)."""
 
 from __future__ import annotations
 
@@ -6,11 +7,15 @@ import math
 import os
 import tempfile
 
+import pytest
 import torch
 from torch import Tensor
 
 os.environ["XDG_CACHE_HOME"] = tempfile.gettempdir()  # not the tile sizes that `tune` kept for this machine
 torch.set_num_threads(1)  # the tests' tensors are small: more threads only wait for each other
+
+HAS_SDPA = hasattr(torch._C._nn, "scaled_dot_product_attention")
+needs_sdpa = pytest.mark.skipif(not HAS_SDPA, reason=f"torch {torch.__version__} has no SDPA")
 
 
 def _scores(q: Tensor, k: Tensor, mask: Tensor | None, is_causal: bool, scale: float | None) -> Tensor:

@@ -152,6 +152,17 @@ class Host:
 
 
 @pytest.fixture
+def heard():
+    """The attention calls that the backends reported during the test."""
+    from lib_tiled.backends import calls  # not at the top: most tests need no torch in this process
+
+    told = []
+    calls.listen(told.append)
+    yield told
+    calls.listen(None)
+
+
+@pytest.fixture
 def start_host(tmp_path):
     """start_host(face, *flags, extensions=..., config={...}, environment={...}) -> Host, stopped after the test."""
     hosts = []

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from attention_reference import needs_sdpa
 
 from lib_tiled.backends import choose
 from lib_tiled.backends.choose import Decision, advice, backend_of, priority
@@ -10,9 +11,7 @@ from lib_tiled.device import probe as probe_module
 from lib_tiled.device.probe import probe
 from lib_tiled.device.result import DIMS, DTYPES, FUSED, Probe, Support
 
-pytestmark = pytest.mark.skipif(
-    not hasattr(torch._C._nn, "scaled_dot_product_attention"), reason="the table is for a torch that has SDPA"
-)
+pytestmark = needs_sdpa  # the table is for a torch that has it
 
 NO_GFX906 = "gfx906 runs no fused kernel (xformers not installed; SDPA: math only)"
 OFF_GFX906 = "gfx906 runs no fused kernel (xformers switched off by the WebUI; SDPA: math only)"

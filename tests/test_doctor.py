@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-import torch
+from attention_reference import needs_sdpa
 
 from lib_tiled.__main__ import COMMANDS, main
 from lib_tiled.backends import choose
@@ -19,9 +19,6 @@ from lib_tiled.device.probe import probe
 ROOT = Path(__file__).resolve().parent.parent
 DOC = (ROOT / "docs" / "doctor.md").read_text(encoding="utf-8")
 BLOCKS = dict(re.findall(r"\$ (TILED_PRETEND=\S+) python -m lib_tiled doctor\n(.*?)```", DOC, re.DOTALL))
-needs_sdpa = pytest.mark.skipif(
-    not hasattr(torch._C._nn, "scaled_dot_product_attention"), reason=f"torch {torch.__version__} has no SDPA"
-)
 
 
 @pytest.fixture(autouse=True)

@@ -12,34 +12,6 @@ def host(shared_host):
     return host
 
 
-def test_every_entry_draws_the_hosts_picture(host):
-    checks.assert_every_entry_draws_the_hosts_picture(host, "sub-quadratic")
-
-
-def test_img2img(host):
-    checks.assert_img2img_counts_both_vae_calls(host)
-
-
-def test_names_are_restored_after_an_exception_and_an_interrupt(host):
-    checks.assert_restored_after_an_exception_and_an_interrupt(host)
-
-
-def test_nested_generations(host):
-    checks.assert_nested_generations_choose_for_themselves(host)
-
-
-def test_reload_ui(start_host):
-    checks.assert_survives_reload(start_host("forge"))
-
-
-def test_failing_code_leaves_the_host_to_finish(host):
-    checks.assert_failing_code_leaves_the_host_to_finish(host, "sub-quadratic")
-
-
-def test_the_dropdown(host):
-    checks.assert_dropdown(host, {"xformers": ""})
-
-
 def test_a_module_imported_during_a_generation_gets_the_hosts_function_back(start_host):
     host = start_host("forge")
     assert host.run("import sys\nresult = 'backend.nn.flux' in sys.modules") is False

@@ -10,6 +10,7 @@ import warnings
 
 import pytest
 import torch
+from attention_reference import HAS_SDPA, needs_sdpa
 
 import lib_tiled
 from lib_tiled.device import architectures, pretend, reasons, trial
@@ -17,8 +18,6 @@ from lib_tiled.device import probe as probe_module
 from lib_tiled.device.probe import probe
 from lib_tiled.device.result import DIMS, DTYPES, FUSED, Probe, Support
 
-HAS_SDPA = hasattr(torch._C._nn, "scaled_dot_product_attention")
-needs_sdpa = pytest.mark.skipif(not HAS_SDPA, reason=f"torch {torch.__version__} has no SDPA")
 CPU = torch.device("cpu")
 
 

@@ -3,15 +3,13 @@
 import pytest
 import torch
 import torch.nn.functional as F
+from attention_reference import needs_sdpa
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import lib_tiled
-from lib_tiled.backends import calls, sdpa
+from lib_tiled.backends import sdpa
 from lib_tiled.backends.patches import Patches
 from lib_tiled.backends.policy import Policy
-
-HAS_SDPA = hasattr(F, "scaled_dot_product_attention")
-needs_sdpa = pytest.mark.skipif(not HAS_SDPA, reason=f"torch {torch.__version__} has no SDPA")
 
 
 class Observer(TorchDispatchMode):
@@ -38,14 +36,6 @@ class Observer(TorchDispatchMode):
         elif name in ("exp_", "exp2_"):
             self.seen.append("tiled tile")
         return func(*args, **(kwargs or {}))
-
-
-@pytest.fixture
-def heard():
-    told = []
-    calls.listen(told.append)
-    yield told
-    calls.listen(None)
 
 
 def qkv(*shape, keys=None, dtype=torch.float32):
