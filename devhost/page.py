@@ -179,11 +179,12 @@ def create():
     announce_components()
     inject_files()
     script_callbacks.ui_settings_callback()
+    interfaces = script_callbacks.ui_tabs_callback()  # outside the page's block, which would take them in at once
     with gr.Blocks(analytics_enabled=False, title="devhost") as demo, gr.Tabs(elem_id="tabs"):
         for tab in ("txt2img", "img2img"):
             with gr.TabItem(tab, id=tab, elem_id=f"tab_{tab}"):
                 generation_tab(tab)
-        for interface, label, name in script_callbacks.ui_tabs_callback():
+        for interface, label, name in interfaces:
             with gr.TabItem(label, id=name, elem_id=f"tab_{name}"):
                 interface.render()
         with gr.TabItem("Settings", id="settings", elem_id="tab_settings"):

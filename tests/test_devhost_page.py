@@ -32,8 +32,8 @@ def test_page_generates_and_runs_the_extensions_files(shared_host, probe, browse
     wait.until(lambda _: browser.find_elements(By.ID, "txt2img_generate"))
 
     wait.until(lambda _: browser.execute_script("return document.body.dataset.probeOption") == "Automatic")
-    data = browser.execute_script("return {...document.body.dataset}")
-    assert (data["probeLoaded"], data["probeUpdated"]) == ("yes", "yes")
+    assert browser.execute_script("return document.body.dataset.probeLoaded") == "yes"
+    wait.until(lambda _: browser.execute_script("return document.body.dataset.probeUpdated") == "yes")
     missing = browser.execute_script("return arguments[0].filter(id => !gradioApp().querySelector('#' + id))", IDS)
     assert missing == []
     button = browser.find_element(By.ID, "txt2img_generate")
@@ -46,3 +46,40 @@ def test_page_generates_and_runs_the_extensions_files(shared_host, probe, browse
     assert "Time taken" in browser.find_element(By.ID, "html_log_txt2img").text
     errors = [entry["message"] for entry in browser.get_log("browser") if "probe" in entry["message"]]
     assert errors == []
+
+
+@pytest.mark.parametrize("face", ["a1111", "forge"])
+def test_compare_draws_one_picture_under_every_optimization(shared_host, browser, face):
+    from selenium.webdriver.common.by import By
+    from selenium.webdriver.common.keys import Keys
+    from selenium.webdriver.support.ui import WebDriverWait
+
+    host = shared_host(face)
+    titles = host.run("""
+from modules import shared
+arguments = shared.opts.data_labels["cross_attention_optimization"].component_args
+result = (arguments() if callable(arguments) else arguments)["choices"]
+""")
+    titles = [title for title in titles if title not in ("Automatic", "None")]
+    wait = WebDriverWait(browser, 120)
+    browser.get(host.url)
+    wait.until(lambda _: browser.find_elements(By.ID, "compare_start"))
+    next(tab for tab in browser.find_elements(By.TAG_NAME, "button") if tab.text == "Compare").click()
+    for name, value in (("size", 64), ("steps", 2)):
+        field = browser.find_element(By.CSS_SELECTOR, f"#compare_{name} input[type=number]")
+        wait.until(lambda _, field=field: field.is_displayed())
+        field.send_keys(Keys.CONTROL, "a")
+        field.send_keys(str(value), Keys.TAB)
+    host.mark()
+    browser.find_element(By.ID, "compare_start").click()
+
+    def rows():
+        return browser.execute_script("""return [...document.querySelectorAll('#compare_table tbody tr')].map(
+            row => [...row.cells].map(cell => cell.textContent))""")
+
+    wait.until(lambda _: len(rows()) == len(titles))
+    printed = [line for line in host.console_since_mark().splitlines() if line.startswith("[Tiled]")]
+    for title, (name, seconds, memory, difference, line), said in zip(titles, rows(), printed[1:]):  # one warms up
+        assert name == title and line == said and "64x64 2 steps" in line
+        assert float(seconds) > 0 and int(memory) >= 0 and int(difference) <= 2
+    wait.until(lambda _: len(browser.find_elements(By.CSS_SELECTOR, "#compare_gallery img")) >= len(titles))
