@@ -25,7 +25,7 @@ def own_arguments():
     parser.add_argument("--out", type=Path, default=Path("demo.png"), help="where --once puts the picture")
     parser.add_argument("--prompt", default="red circle on white")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--size", type=int, default=256, help="side of --once's picture in pixels")
+    parser.add_argument("--size", type=int, default=128, help="side of --once's picture in pixels")
     parser.add_argument("--optimization", default=None, help="value of the setting cross_attention_optimization")
     parser.add_argument("--test-hooks", action="store_true", help="POST /devhost/run executes code: for tests only")
     arguments, rest = parser.parse_known_args()

@@ -1,11 +1,8 @@
-"""Train the demo's model from nothing, on pictures that this script draws.
+"""Train the demo's model from nothing, on pictures that this script draws: `python -m devhost.train_demo`.
 
 First the autoencoder, then text encoder and UNet together on its latents. A run with the same options, the same
-number of threads and no time limit repeats itself. The weights beside this file come from these two (a quarter of an
-hour each on one core; the second teaches larger pictures):
-
-    python -m devhost.train_demo --threads 1
-    python -m devhost.train_demo --threads 1 --resume devhost/demo.safetensors --sizes 128 256 --steps 500 --rate 5e-4
+number of threads and no time limit repeats itself. The weights beside this file come from `--threads 1`, half an hour
+on one core.
 """
 import argparse
 import copy
@@ -24,7 +21,6 @@ from torch import nn
 from devhost.demo_model import COLOURS, SHAPES, WEIGHTS, DemoModel, load
 
 REPORT_EVERY = 50  # steps
-PICTURES = {64: 12, 128: 4, 256: 2}  # in a batch, by size
 BACKGROUNDS = ("white", "black")  # white where the prompt names none
 
 
@@ -173,19 +169,15 @@ def train_autoencoder(model, steps, minutes, rng):
     vae.requires_grad_(False)
 
 
-def train_diffusion(model, sizes, steps, minutes, rate, rng, out):
-    """Teach text encoder and UNet the velocity, on pictures of sizes[0] and more and more on those of sizes[1].
-
-    Small pictures teach most things, and cheaply. Returns a model with the weights' moving averages.
-    """
+def train_diffusion(model, steps, minutes, rng, out):
+    """Teach text encoder and UNet the velocity; returns a model with their moving averages."""
     print("diffusion model")
     average = copy.deepcopy(model)
     trained = [*model.model.parameters(), *model.cond_stage_model.parameters()]
     averaged = [*average.model.parameters(), *average.cond_stage_model.parameters()]
     average.requires_grad_(False)
-    for step, progress in training_steps(trained, steps, minutes, rate):
-        size = sizes[rng.random() < progress]
-        count = PICTURES[size]
+    for step, progress in training_steps(trained, steps, minutes, rate=2e-3):
+        size, count = (128, 4) if rng.random() < progress else (64, 12)  # small pictures teach most things, and cheaply
         pictures, prompts = batch(count, size, rng)
         prompts = ["" if rng.random() < 0.1 else prompt for prompt in prompts]  # for classifier-free guidance
         with torch.no_grad():
@@ -210,9 +202,6 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
     parser.add_argument("--vae-steps", type=int, default=600)
     parser.add_argument("--steps", type=int, default=3000, help="steps of the diffusion model")
-    parser.add_argument("--sizes", type=int, nargs=2, default=(64, 128), choices=PICTURES, metavar="S",
-                        help="sides of its pictures in pixels: at the beginning, at the end; of 64, 128, 256")
-    parser.add_argument("--rate", type=float, default=2e-3, help="its learning rate")
     parser.add_argument("--vae-minutes", type=float, default=math.inf, help="stop the autoencoder after this time")
     parser.add_argument("--minutes", type=float, default=math.inf, help="stop the diffusion model after this time")
     parser.add_argument("--resume", type=Path, help="start from these weights and leave their autoencoder as it is")
@@ -231,8 +220,7 @@ def main():
     else:
         model = DemoModel()
         train_autoencoder(model, options.vae_steps, options.vae_minutes, rng)
-    save(train_diffusion(model, options.sizes, options.steps, options.minutes, options.rate, rng, options.out),
-         options.out)
+    save(train_diffusion(model, options.steps, options.minutes, rng, options.out), options.out)
 
 
 if __name__ == "__main__":

@@ -89,7 +89,7 @@ def tab():
         with gr.Row():
             prompt = gr.Textbox("red circle on white", label="Prompt", elem_id="compare_prompt", scale=3)
             seed = gr.Number(value=1, label="Seed", elem_id="compare_seed")
-            size = gr.Slider(minimum=64, maximum=512, step=16, value=256, label="Size", elem_id="compare_size")
+            size = gr.Slider(minimum=64, maximum=512, step=16, value=128, label="Size", elem_id="compare_size")
             steps = gr.Slider(minimum=1, maximum=50, step=1, value=12, label="Steps", elem_id="compare_steps")
         with gr.Row():
             start = gr.Button("Compare", variant="primary", elem_id="compare_start")
