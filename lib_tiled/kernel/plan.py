@@ -17,8 +17,8 @@ from ..device.facts import DeviceFacts
 
 MAX_ELEMENTS = (1 << 31) - 1  # 32-bit indexing inside many GPU kernels
 MAX_BATCH = 65_535  # grid limit of batched matmuls
+CPU_BATCH_EFFICIENCY = 0.9  # of a batch of matrices against one that the threads share (measured, MKL)
 MIN_ROWS = 16  # fewer rows starve the matmul; below this the keys are tiled instead
-SMALL_CALL = 1 << 16  # scores per (batch, head) block under which blocks of several batches share a tile
 
 
 @dataclass(frozen=True)
@@ -61,6 +61,11 @@ class Shape:
     dim_v: int
 
 
+def _copied(tile: Tile, shape: Shape) -> int:
+    """Elements of q, k, v and result that are copied for one batch entry of `tile` where several lie side by side."""
+    return tile.heads * (tile.rows + tile.keys) * (shape.dim + shape.dim_v) if tile.heads > 1 else 0
+
+
 def predict_seconds(shape: Shape, tile: Tile, dtype: torch.dtype, facts: DeviceFacts) -> float:
     """Modelled seconds of one attention call: launches, matmuls, softmax and the bytes each pass moves.
 
@@ -79,11 +84,15 @@ def predict_seconds(shape: Shape, tile: Tile, dtype: torch.dtype, facts: DeviceF
     waves = max(blocks / facts.units, 1e-9)
     fill = waves / math.ceil(waves) if facts.name != "cpu" else 1.0
     efficiency = rows / (rows + facts.half_rate_rows) * fill
+    if facts.name == "cpu" and tile.batches * heads > 1:
+        efficiency *= CPU_BATCH_EFFICIENCY
     matmul = 2 * elements * (shape.dim + shape.dim_v) / (facts.rate(dtype) * efficiency)
     in_cache = elements * size <= facts.cache_bytes
     bandwidth = facts.cache_bandwidth if in_cache else facts.memory_bandwidth
     keys_and_values = tile.batches * heads * tile.keys * (shape.dim + shape.dim_v) * size
     passes = 4 * elements * size / bandwidth + keys_and_values / facts.memory_bandwidth
+    if tile.batches > 1:
+        passes += 2 * tile.batches * _copied(tile, shape) * size / facts.memory_bandwidth
     softmax = elements / facts.softmax_rate
     if facts.name == "cpu":  # operations follow one another
         one = 3 * facts.launch_seconds + matmul + softmax + passes
@@ -139,12 +148,14 @@ def plan(shape: Shape, dtype: torch.dtype, facts: DeviceFacts, limit_bytes: int 
             tile = Tile(heads, rows, keys)
             if tile.elements > limit or (rows < MIN_ROWS and rows < shape.queries):
                 continue
-            if heads == shape.heads and rows == shape.queries and rows * keys <= SMALL_CALL:
-                room = min(facts.cache_bytes // size, limit) // tile.elements
-                tile = replace(tile, batches=max(min(shape.batches, room, MAX_BATCH // heads), 1))
-            cost = predict_seconds(shape, tile, dtype, facts)
-            if cost < best_cost:
-                best, best_cost = tile, cost
+            tiles = [tile]
+            if heads == shape.heads and rows == shape.queries:
+                room = min(facts.cache_bytes // size, limit) // max(tile.elements, _copied(tile, shape))
+                tiles.append(replace(tile, batches=max(min(shape.batches, room, MAX_BATCH // heads), 1)))
+            for candidate in tiles:
+                cost = predict_seconds(shape, candidate, dtype, facts)
+                if cost < best_cost:
+                    best, best_cost = candidate, cost
     return best or Tile(1, min(MIN_ROWS, shape.queries), keys)
 
 
