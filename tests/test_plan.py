@@ -51,9 +51,9 @@ def test_bounded_tiles_keep_the_limits(shape, dtype, limit, threads):
     device = replace(CPU, units=threads)
     tile = plan_bounded(shape, dtype, device, limit)
     size = torch.finfo(dtype).bits // 8
-    assert 1 <= tile.heads <= min(shape.heads, threads) and 1 <= tile.rows <= shape.queries
-    assert 1 <= tile.keys <= shape.keys and tile.batches == 1
-    assert tile.elements * size <= min(limit or device.scratch_bytes, device.cache_bytes)
+    assert tile.heads == tile.batches == 1 and 1 <= tile.rows <= shape.queries and 1 <= tile.keys <= shape.keys
+    room = min(limit or device.scratch_bytes, device.cache_bytes) // threads
+    assert tile.elements * size <= max(room, size), "each thread has a tile"
 
 
 @settings(max_examples=200, deadline=None)

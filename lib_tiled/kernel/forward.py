@@ -18,6 +18,7 @@ from .memory import Shrinking
 from .plan import Tile
 
 LOG2_E = math.log2(math.e)
+WHOLE = slice(None)
 
 
 def compute_dtype(dtype: torch.dtype, device_type: str, bf16_matmul: bool, precision: str) -> torch.dtype:
@@ -75,9 +76,11 @@ class ForwardTiles:
     def tile(self) -> Tile:
         return self.shrinking.tile
 
-    def run(self, block: Block) -> None:
-        heads, queries = block.q.shape[0], block.q.shape[1]
-        todo = [(0, heads, 0)]  # a stack of what is left: first head, one past the last, first row
+    def run(self, block: Block, heads: slice = WHOLE, rows: slice = WHOLE) -> None:
+        """Compute `heads` and `rows` of the block's output."""
+        first_head, last_head, _ = heads.indices(block.q.shape[0])
+        first_row, last_row, _ = rows.indices(block.q.shape[1])
+        todo = [(first_head, last_head, first_row)]  # a stack of what is left: first head, one past the last, first row
         while todo:
             start, stop, row = todo.pop()
             end = min(start + self.tile.heads * self.tile.batches, stop)
@@ -88,10 +91,10 @@ class ForwardTiles:
             with self.shrinking.attempt(block.q, block.k, self.dtype):
                 if self.tile.keys >= k.shape[1]:
                     k, v = k.to(self.dtype), v.to(self.dtype)
-                while row < queries:
-                    rows = slice(row, min(row + self.tile.rows, queries))
-                    self._one(block, heads_, rows, k, v)
-                    row = rows.stop
+                while row < last_row:
+                    rows_ = slice(row, min(row + self.tile.rows, last_row))
+                    self._one(block, heads_, rows_, k, v)
+                    row = rows_.stop
                 continue
             self.buffer = None  # memory ran out: go on from this row with the smaller tile
             todo.append((start, end, row))

@@ -108,24 +108,21 @@ def _candidates(upto: int) -> list[int]:
 
 BOUNDED_FROM_KEYS = 1024  # below, all keys in the tile are faster
 BOUNDED_TILE_KEYS = 256
-BOUNDED_HEAD_ELEMENTS = 1 << 18  # scores of one head in a tile: 1 MB of fp32
+BOUNDED_ELEMENTS = 1 << 18  # scores in a tile: 1 MB of fp32
 
 
 def plan_bounded(shape: Shape, dtype: torch.dtype, facts: DeviceFacts, limit_bytes: int | None = None) -> Tile:
-    """The tile where key tiles need no running maximum (CPU): one head for each thread, small enough for its cache.
+    """One thread's tile where key tiles need no running maximum (CPU): of one head, small enough for a core's cache.
 
     Tall rather than wide, because each row tile reads all of K and V; but at least as wide as Dv, because the
     accumulator of rows x Dv is read and written once for each key tile. The rows are divided evenly: a short last
     tile feeds the matmul badly.
     """
     limit = min((limit_bytes or facts.scratch_bytes), facts.cache_bytes) // (torch.finfo(dtype).bits // 8)
-    keys = min(max(BOUNDED_TILE_KEYS, shape.dim_v), shape.keys)
-    heads = min(shape.heads, facts.units)
-    shared = max(facts.units // (2 * heads), 1)  # two threads work on one head's tile as fast as on two
-    tall = max(min(BOUNDED_HEAD_ELEMENTS * shared, limit) // keys, 1)
-    rows = math.ceil(shape.queries / max(round(shape.queries / tall), 1))
-    rows = max(min(rows, limit // keys), 1)
-    return Tile(max(min(heads, limit // (rows * keys)), 1), rows, min(keys, limit))
+    limit = max(min(limit // facts.units, BOUNDED_ELEMENTS), 1)
+    keys = min(max(BOUNDED_TILE_KEYS, shape.dim_v), shape.keys, limit)
+    rows = math.ceil(shape.queries / max(round(shape.queries * keys / limit), 1))
+    return Tile(1, max(min(rows, limit // keys), 1), keys)
 
 
 @functools.lru_cache(maxsize=1024)
