@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import collections
 import contextlib
 import math
-from collections.abc import Callable, Iterable
 
 import torch
 from torch import Tensor
@@ -111,12 +109,15 @@ def attention_into(
         out.zero_()
     if out.numel() == 0 or k.shape[-2] == 0:
         return tile
+
     def new_work():
         return ForwardTiles(tile, dtype, q.device, scale, is_causal, bounded)
 
     threads = facts(q.device).units
     if bounded and threads > 1 and q.shape[:-1].numel() * k.shape[-2] >= THREADED_FROM:
-        shrinking = _threaded(new_work, _pieces(inputs.blocks(q, k, v, out, mask), tile, threads), threads)
+        pieces = inputs.pieces(inputs.blocks(q, k, v, out, mask), tile.rows, 4 * threads)
+        works = workers(threads).share(new_work, lambda work, piece: work.run(*piece), pieces)
+        shrinking = max((work.shrinking for work in works), key=lambda shrinking: shrinking.halvings)
     else:
         shrinking = _sequential(new_work(), q, k, v, out, mask)
     if shrinking.halvings:
@@ -136,39 +137,6 @@ def _sequential(work: ForwardTiles, q: Tensor, k: Tensor, v: Tensor, out: Tensor
         for block in inputs.blocks(q, k, v, out, mask):
             work.run(block)
     return work.shrinking
-
-
-def _pieces(blocks: Iterable[inputs.Block], tile: Tile, threads: int) -> collections.deque:
-    """(block, head, rows): the heads one by one, cut into ranges of rows where there are few for so many threads."""
-    blocks = list(blocks)
-    heads, queries = blocks[0].q.shape[:2]
-    parts = min(math.ceil(4 * threads / (len(blocks) * heads)), math.ceil(queries / tile.rows))
-    cuts = [queries * i // parts for i in range(parts + 1)]
-    return collections.deque(
-        (block, slice(head, head + 1), slice(*rows))
-        for block in blocks
-        for head in range(heads)
-        for rows in zip(cuts, cuts[1:])
-    )
-
-
-def _threaded(new_work: Callable[[], ForwardTiles], pieces: collections.deque, threads: int) -> Shrinking:
-    """Let each thread take the next piece, with a score buffer of its own, until none is left."""
-
-    def job():
-        work = new_work()
-        while True:
-            try:
-                piece = pieces.popleft()
-            except IndexError:
-                return work.shrinking
-            try:
-                work.run(*piece)
-            except BaseException:
-                pieces.clear()
-                raise
-
-    return max(workers(threads).run(job), key=lambda shrinking: shrinking.halvings)
 
 
 class _TiledAttention(torch.autograd.Function):

@@ -6,7 +6,8 @@ Nothing here copies q, k or v, except where several small batch entries are put 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+import math
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -141,6 +142,21 @@ def blocks(q: Tensor, k: Tensor, v: Tensor, out: Tensor, mask: Tensor | None) ->
                 key,
                 shared=True,
             )
+
+
+def pieces(blocks: Iterable[Block], rows: int, wanted: int) -> Iterator[tuple[Block, slice, slice]]:
+    """(block, head, rows): the heads one by one, cut into ranges of `rows` and more where that gives fewer than wanted.
+
+    Depends on shapes alone.
+    """
+    blocks = list(blocks)
+    heads, queries = blocks[0].q.shape[:2]
+    parts = min(math.ceil(wanted / (len(blocks) * heads)), math.ceil(queries / rows))
+    cuts = [queries * i // parts for i in range(parts + 1)]
+    for block in blocks:
+        for head in range(heads):
+            for start, stop in zip(cuts, cuts[1:]):
+                yield block, slice(head, head + 1), slice(start, stop)
 
 
 def joined_blocks(q: Tensor, k: Tensor, v: Tensor, out: Tensor, mask: Tensor | None, batches: int) -> Iterator[tuple]:

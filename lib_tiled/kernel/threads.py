@@ -8,9 +8,10 @@ as inside a fused kernel.
 
 from __future__ import annotations
 
+import collections
 import functools
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor, wait
 
 import torch
@@ -49,6 +50,28 @@ class Workers:
         futures = [self._pool.submit(guarded) for _ in range(self._count)]
         wait(futures)  # all write to the same result
         return [future.result() for future in futures]
+
+    def share(self, new: Callable[[], object], take: Callable, pieces: Iterable) -> list:
+        """Each thread makes one object by `new()` and calls `take(object, piece)` until no piece is left: the objects.
+
+        After an error the remaining pieces are left.
+        """
+        left = collections.deque(pieces)
+
+        def job():
+            own = new()
+            while True:
+                try:
+                    piece = left.popleft()
+                except IndexError:
+                    return own
+                try:
+                    take(own, piece)
+                except BaseException:
+                    left.clear()
+                    raise
+
+        return self.run(job)
 
 
 workers = functools.lru_cache(maxsize=None)(Workers)
