@@ -97,6 +97,19 @@ def score_unit(q: Tensor, k: Tensor, v: Tensor, scale: float | None, enable_gqa:
     return step * rms[0] * rms[1], step * largest[0] * largest[1]
 
 
+def weight_unit(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, **kwargs) -> float:
+    """What rounding every softmax weight to fp32 does to the result: the mean of half a step of weight * value.
+
+    The result may be far smaller than the values it is a sum of; then this is more than a step of the result.
+    """
+    if not (q.numel() and k.numel() and v.numel()):
+        return 0.0
+    one = torch.eye(k.shape[-2], dtype=torch.float64).expand(*v.shape[:-1], k.shape[-2])
+    weights = plain(q.double(), k.double(), one, mask, **kwargs)
+    values = _repeat_heads(q, v) if kwargs.get("enable_gqa") else v
+    return torch.finfo(torch.float32).eps / 2 * (weights.square() @ values.double().square()).mean().sqrt().item()
+
+
 def assert_close(out: Tensor, expected: Tensor, steps: float = 64) -> None:
     """`out` is at most `steps` rounding steps of its dtype away from the float64 result."""
     allowed = steps * max(unit(expected, out.dtype), torch.finfo(out.dtype).eps)

@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
-from attention_reference import error, mean_error, plain, reference, score_unit, unit
+from attention_reference import error, mean_error, plain, reference, score_unit, unit, weight_unit
 from hypothesis import HealthCheck, given, seed, settings
 from hypothesis import strategies as st
 
@@ -154,13 +154,13 @@ def draw(case: Case) -> None:
     assert all(torch.equal(t, c) for t, c in zip(arguments, copies)), "an input was written to"
     assert torch.equal(out, compute(case, arguments, kwargs)), "the same inputs gave other bits"
     # Plain attention in the same dtype, in fp32 where the CPU has no such matmul; twice its error, and never asked
-    # to be better than half a rounding step of the result or than the rounding of the scores.
+    # to be better than half a rounding step of the result or than the rounding of scores and weights.
     try:
         usual = plain(*arguments, **kwargs)
     except RuntimeError:
         usual = plain(*(t.float() for t in arguments[:3]), arguments[3], **kwargs).to(out.dtype)
     typical, most = score_unit(*arguments[:3], case.scale, kwargs["enable_gqa"])
-    floor = max(unit(expected, out.dtype), typical)
+    floor = max(unit(expected, out.dtype), typical, weight_unit(*arguments, **kwargs))
     if out.dtype == torch.float64:  # as exact as the reference itself
         floor = max(1e-10 * arguments[2].abs().max().item(), floor) if arguments[2].numel() else floor
     # Over a few rows it is luck which of two ways to round comes out ahead: twice is asked of many, four times of all.
