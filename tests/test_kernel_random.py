@@ -142,6 +142,13 @@ def compute(case: Case, arguments: tuple, kwargs: dict) -> torch.Tensor:
 seen = {"cases": 0, "worst": 0.0}
 
 
+def distinct(expected: torch.Tensor) -> int:
+    """How many values differ by more than a thousandth of the largest."""
+    if not expected.numel():
+        return 0
+    return (expected / expected.abs().max().clamp(min=1e-300) * 1000).round().unique().numel()
+
+
 @seed(SEED)
 @settings(max_examples=CASES, deadline=None, database=None, suppress_health_check=list(HealthCheck), print_blob=True)
 @given(cases)
@@ -164,9 +171,10 @@ def draw(case: Case) -> None:
     if out.dtype == torch.float64:  # as exact as the reference itself
         floor = max(1e-10 * arguments[2].abs().max().item(), floor) if arguments[2].numel() else floor
     # Over a few rows it is luck which of two ways to round comes out ahead: twice is asked of many, four times of all.
-    rows = out.numel() // max(out.shape[-1], 1)
+    # Rows that are the same, as tiny scores make them, are rounded the same and count once.
+    few = min(out.numel() // max(out.shape[-1], 1), distinct(expected)) < FEW_ROWS
     plain_error = mean_error(usual, expected)
-    assert mean_error(out, expected) <= (2 * plain_error + floor if rows >= FEW_ROWS else 4 * (plain_error + floor))
+    assert mean_error(out, expected) <= (4 * (plain_error + floor) if few else 2 * plain_error + floor)
     # The result may be far smaller than the values it is a sum of: half a step of the largest is rounding as well.
     most = max(most, unit(arguments[2], out.dtype) / 2)
     assert error(out, expected) <= 4 * (error(usual, expected) + max(floor, most))
