@@ -81,7 +81,9 @@ def unit(expected: Tensor, dtype: torch.dtype) -> float:
     return torch.finfo(dtype).eps * (expected.abs().max().item() if expected.numel() else 0.0)
 
 
-def score_unit(q: Tensor, k: Tensor, v: Tensor, scale: float | None, enable_gqa: bool) -> tuple[float, float]:
+def score_unit(
+    q: Tensor, k: Tensor, v: Tensor, scale: float | None, enable_gqa: bool, mask: Tensor | None = None
+) -> tuple[float, float]:
     """What rounding one score to fp32 does to the result, typically and at most: half a step of score * v.
 
     Typically: their root mean squares; at most: their largest. Two ways to sum the same product differ by this much;
@@ -90,7 +92,8 @@ def score_unit(q: Tensor, k: Tensor, v: Tensor, scale: float | None, enable_gqa:
     if not (q.numel() and k.numel() and v.numel()):
         return 0.0, 0.0
     k = _repeat_heads(q, k) if enable_gqa else k
-    scores = _scores(q.double(), k.double(), None, False, scale)
+    mask = None if mask is None or mask.dtype == torch.bool else mask.masked_fill(mask == -math.inf, 0)
+    scores = _scores(q.double(), k.double(), mask, False, scale)
     step = torch.finfo(torch.float32).eps / 2
     rms = [t.double().square().mean().sqrt().item() for t in (scores, v)]
     largest = [t.double().abs().max().item() for t in (scores, v)]

@@ -166,7 +166,7 @@ def draw(case: Case) -> None:
         usual = plain(*arguments, **kwargs)
     except RuntimeError:
         usual = plain(*(t.float() for t in arguments[:3]), arguments[3], **kwargs).to(out.dtype)
-    typical, most = score_unit(*arguments[:3], case.scale, kwargs["enable_gqa"])
+    typical, most = score_unit(*arguments[:3], case.scale, kwargs["enable_gqa"], arguments[3])
     floor = max(unit(expected, out.dtype), typical, weight_unit(*arguments, **kwargs))
     if out.dtype == torch.float64:  # as exact as the reference itself
         floor = max(1e-10 * arguments[2].abs().max().item(), floor) if arguments[2].numel() else floor
