@@ -8,6 +8,7 @@
 """
 
 import base64
+import contextlib
 import io
 import json
 import os
@@ -149,6 +150,21 @@ class Host:
     def stop(self):
         self.process.kill()
         self.process.wait()
+
+    @contextlib.contextmanager
+    def failing_kernel(self, error):
+        """Meanwhile the tiled kernel raises `error`, an expression such as "IndexError('a bug of ours')"."""
+        self.run(f"""
+from lib_tiled import kernel
+kernel.working = kernel.attend
+def broken(*args, **kwargs):
+    raise {error}
+kernel.attend = broken
+""")
+        try:
+            yield
+        finally:
+            self.run("from lib_tiled import kernel\nkernel.attend = kernel.working")
 
 
 @pytest.fixture

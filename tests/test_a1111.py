@@ -180,17 +180,8 @@ finally:
 def test_our_failure_costs_no_picture(host):
     host.options(**{KEY: TILED})
     (whole,) = host.txt2img()
-    host.run("""
-from lib_tiled import kernel
-kernel.attend_before = kernel.attend
-def broken(*args, **kwargs):
-    raise IndexError("a bug of ours")
-kernel.attend = broken
-""")
-    try:
+    with host.failing_kernel("IndexError('a bug of ours')"):
         (picture,) = host.txt2img()
-    finally:
-        host.run("from lib_tiled import kernel\nkernel.attend = kernel.attend_before")
     (line,) = lines(host)
     assert "unet: Doggettx x" in line and "tiled attention failed (IndexError: a bug of ours)" in line
     assert difference(whole, picture) <= 2

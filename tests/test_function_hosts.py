@@ -132,17 +132,8 @@ def test_reload_ui(face, start_host):
 
 def test_failing_code_leaves_the_host_to_finish(host):
     reference = host.txt2img()[0]
-    host.run("""
-from lib_tiled import kernel
-kernel.working = kernel.attend
-def attend(*args, **kwargs):
-    raise ValueError("no such tile")
-kernel.attend = attend
-""")
-    try:
+    with host.failing_kernel("ValueError('no such tile')"):
         picture = host.txt2img(override_settings={KEY: TILED})[0]
-    finally:
-        host.run("from lib_tiled import kernel\nkernel.attend = kernel.working")
     line = lines(host)[-1]
     assert f"unet: {OWN} x" in line
     assert f"tiled attention failed (ValueError: no such tile); {OWN} took over" in line

@@ -36,21 +36,22 @@ def draw(title, prompt, seed, size, steps):
     p = processing.StableDiffusionProcessingTxt2Img(
         prompt=prompt, seed=seed, steps=steps, width=size, height=size, override_settings={OPTION: title})
     p.do_not_save_samples = True
-    pictures = []
+    picture = seconds = None
 
-    def picture():
+    def process():
+        nonlocal picture, seconds
         start = time.perf_counter()
-        pictures.extend(processing.process_images(p).images)
-        pictures.append(time.perf_counter() - start)
+        picture = processing.process_images(p).images[0]
+        seconds = time.perf_counter() - start
 
     with call_queue.queue_lock:
         shared.state.begin(job="compare")
         try:
             return_freed_memory()
-            extra = extra_peak(picture, shared.device)
+            extra = extra_peak(process, shared.device)
         finally:
             shared.state.end()
-    return pictures[0], pictures[-1], extra, f"[Tiled] {line.line(history.last())}"
+    return picture, seconds, extra, f"[Tiled] {line.line(history.last())}"
 
 
 def difference(first, second):
