@@ -81,36 +81,35 @@ def unit(expected: Tensor, dtype: torch.dtype) -> float:
     return torch.finfo(dtype).eps * (expected.abs().max().item() if expected.numel() else 0.0)
 
 
-def score_unit(
-    q: Tensor, k: Tensor, v: Tensor, scale: float | None, enable_gqa: bool, mask: Tensor | None = None
-) -> tuple[float, float]:
-    """What rounding one score to fp32 does to the result, typically and at most: half a step of score * v.
+def rounding(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Tensor | None = None,
+    *,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Tensor:
+    """What rounding alone does to each value of the result, (..., H, Nq, Dv), typically: one standard deviation.
 
-    Typically: their root mean squares; at most: their largest. Two ways to sum the same product differ by this much;
-    over a few rows either may come out ahead by luck.
+    Computed in fp32 (float64 inputs: float64) and stored in the inputs' dtype, with nothing rounded twice: every score
+    to the size of the products and of the mask that it is a sum of, every weight once, the sum over the keys to the
+    size of its terms, the result once. Half of eps / 2, its bound, is about the standard deviation of one rounding.
+    The model is that of N. Higham, "Accuracy and Stability of Numerical Algorithms" (2002), section 3.1, to first
+    order, with a constant of one instead of the number of terms.
     """
-    if not (q.numel() and k.numel() and v.numel()):
-        return 0.0, 0.0
-    k = _repeat_heads(q, k) if enable_gqa else k
-    mask = None if mask is None or mask.dtype == torch.bool else mask.masked_fill(mask == -math.inf, 0)
-    scores = _scores(q.double(), k.double(), mask, False, scale)
-    step = torch.finfo(torch.float32).eps / 2
-    rms = [t.double().square().mean().sqrt().item() for t in (scores, v)]
-    largest = [t.double().abs().max().item() for t in (scores, v)]
-    return step * rms[0] * rms[1], step * largest[0] * largest[1]
-
-
-def weight_unit(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, **kwargs) -> float:
-    """What rounding every softmax weight to fp32 does to the result: the mean of half a step of weight * value.
-
-    The result may be far smaller than the values it is a sum of; then this is more than a step of the result.
-    """
-    if not (q.numel() and k.numel() and v.numel()):
-        return 0.0
+    wide = torch.finfo(torch.promote_types(q.dtype, torch.float32)).eps / 4
+    stored = torch.finfo(q.dtype).eps / 4
+    q, k, v = q.double(), k.double(), v.double()
+    if enable_gqa:
+        k, v = _repeat_heads(q, k), _repeat_heads(q, v)
     one = torch.eye(k.shape[-2], dtype=torch.float64).expand(*v.shape[:-1], k.shape[-2])
-    weights = plain(q.double(), k.double(), one, mask, **kwargs)
-    values = _repeat_heads(q, v) if kwargs.get("enable_gqa") else v
-    return torch.finfo(torch.float32).eps / 2 * (weights.square() @ values.double().square()).mean().sqrt().item()
+    weights = plain(q, k, one, mask, is_causal=is_causal, scale=scale)  # (..., H, Nq, Nk)
+    bias = None if mask is None or mask.dtype == torch.bool else mask.abs().masked_fill(mask == -math.inf, 0)
+    sizes = _scores(q.abs(), k.abs(), bias, False, None if scale is None else abs(scale))
+    each_key = (weights.square() * (1 + sizes.square())) @ v.square()
+    return wide * ((weights @ v.abs()).square() + each_key).sqrt() + stored * (weights @ v).abs()
 
 
 def assert_close(out: Tensor, expected: Tensor, steps: float = 64) -> None:

@@ -13,12 +13,13 @@ import math
 import os
 import platform
 import random
+import statistics
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
-from attention_reference import error, mean_error, plain, reference, score_unit, unit, weight_unit
+from attention_reference import error, mean_error, plain, reference, rounding
 from hypothesis import HealthCheck, given, seed, settings
 from hypothesis import strategies as st
 
@@ -31,8 +32,8 @@ CASES = int(os.environ.get("TILED_FUZZ", "200"))
 SEED = int(os.environ.get("TILED_FUZZ_SEED", random.SystemRandom().randrange(1 << 32) if RECORDED else 1))
 RECORD = Path(__file__).parents[1] / "bench" / "results" / "fuzz.json"
 MASKS = ("none", "causal", "bool", "float", "float with -inf")
-FEW_ROWS = 32
-MOST_TILES = 128  # of keys; a thousand tiles of one key were a running sum, which rounds worse than any matmul
+MANY = 500
+MOST_TILES = 64  # of keys, one after the other; the planner's hold 129 keys and more, tiny ones here stand for those
 LAYOUTS = ("plain", "heads last", "transposed", "cut", "strided", "expanded")
 
 
@@ -139,14 +140,7 @@ def compute(case: Case, arguments: tuple, kwargs: dict) -> torch.Tensor:
         attention.choose_tile, attention.BOUNDED_FROM_KEYS = planner, from_keys
 
 
-seen = {"cases": 0, "worst": 0.0}
-
-
-def distinct(expected: torch.Tensor) -> int:
-    """How many values differ by more than a thousandth of the largest."""
-    if not expected.numel():
-        return 0
-    return (expected / expected.abs().max().clamp(min=1e-300) * 1000).round().unique().numel()
+cases_seen: list[float | None] = []  # the mean error over that of plain attention; None: too few values to compare
 
 
 @seed(SEED)
@@ -160,38 +154,34 @@ def draw(case: Case) -> None:
     assert out.dtype == arguments[0].dtype
     assert all(torch.equal(t, c) for t, c in zip(arguments, copies)), "an input was written to"
     assert torch.equal(out, compute(case, arguments, kwargs)), "the same inputs gave other bits"
-    # Plain attention in the same dtype, in fp32 where the CPU has no such matmul; twice its error, and never asked
-    # to be better than half a rounding step of the result or than the rounding of scores and weights.
+    # Plain attention in the same dtype, in fp32 where the CPU has no such matmul.
     try:
         usual = plain(*arguments, **kwargs)
     except RuntimeError:
         usual = plain(*(t.float() for t in arguments[:3]), arguments[3], **kwargs).to(out.dtype)
-    typical, most = score_unit(*arguments[:3], case.scale, kwargs["enable_gqa"], arguments[3])
-    floor = max(unit(expected, out.dtype), typical, weight_unit(*arguments, **kwargs))
-    if out.dtype == torch.float64:  # as exact as the reference itself
-        floor = max(1e-10 * arguments[2].abs().max().item(), floor) if arguments[2].numel() else floor
-    # Over a few rows it is luck which of two ways to round comes out ahead: twice is asked of many, four times of all.
-    # Rows that are the same, as tiny scores make them, are rounded the same and count once.
-    few = min(out.numel() // max(out.shape[-1], 1), distinct(expected)) < FEW_ROWS
-    plain_error = mean_error(usual, expected)
-    assert mean_error(out, expected) <= (4 * (plain_error + floor) if few else 2 * plain_error + floor)
-    # The result may be far smaller than the values it is a sum of: half a step of the largest is rounding as well.
-    most = max(most, unit(arguments[2], out.dtype) / 2)
-    assert error(out, expected) <= 4 * (error(usual, expected) + max(floor, most))
-    seen["cases"] += 1
-    seen["worst"] = max(seen["worst"], mean_error(out, expected) / (mean_error(usual, expected) + floor / 2 or 1))
+    # At most twice its error, or what rounding alone does where plain attention was lucky; in float64 it is the
+    # reference itself, so there is only the rounding, of both.
+    floor = rounding(*arguments, **kwargs) * (4 if out.dtype == torch.float64 else 1)
+    mean, usual_mean = mean_error(out, expected), mean_error(usual, expected)
+    assert mean <= 2 * (usual_mean + mean_error(floor, torch.zeros_like(floor)))
+    assert error(out, expected) <= 2 * (error(usual, expected) + 2 * error(floor, torch.zeros_like(floor)))
+    cases_seen.append(mean / usual_mean if out.numel() >= MANY and usual_mean else None)
 
 
 def test_drawn_cases():
     started = time.time()
     draw()
-    assert seen["cases"] >= CASES
+    ratios = sorted(ratio for ratio in cases_seen if ratio is not None)
+    assert len(cases_seen) >= CASES and len(ratios) > CASES / 10
+    assert statistics.median(ratios) <= 1.1, "the kernel rounds more than plain attention does"
     if RECORDED:
         record = {
             "seed": SEED,
-            "cases": seen["cases"],
+            "cases": len(cases_seen),
             "failures": 0,
-            "largest ratio of the mean error to that of plain attention": round(seen["worst"], 3),
+            f"cases of {MANY} values and more, not float64": len(ratios),
+            "their mean error over that of plain attention: median": round(statistics.median(ratios), 3),
+            "99 of 100 at most": round(ratios[len(ratios) * 99 // 100], 3),
             "seconds": round(time.time() - started),
             "date": time.strftime("%Y-%m-%d"),
             "torch": torch.__version__,

@@ -40,6 +40,12 @@ def _slice(mask: Tensor, heads: slice, rows: slice, keys: slice) -> Tensor:
     return mask[tuple(part if n > 1 else slice(None) for part, n in zip(parts, mask.shape))]
 
 
+def _operand(t: Tensor, dtype: torch.dtype) -> Tensor:
+    """`t` in `dtype` with strides that BLAS takes: torch's own loop for others sums with larger rounding errors."""
+    t = t.to(dtype)
+    return t if 1 in t.stride()[-2:] else t.contiguous()
+
+
 def matmul_into(out: Tensor, a: Tensor, b: Tensor, scale: float) -> None:
     """out = scale * a @ b for batches of matrices, whatever `out` held before, NaN included."""
     if a.shape[1] * a.shape[2] * b.shape[2] < 512:  # torch < 2 multiplies what a tiny `out` held by beta=0
@@ -90,7 +96,7 @@ class ForwardTiles:
             k, v = block.k[heads_], block.v[heads_]
             with self.shrinking.attempt(block.q, block.k, self.dtype):
                 if self.tile.keys >= k.shape[1]:
-                    k, v = k.to(self.dtype), v.to(self.dtype)
+                    k, v = _operand(k, self.dtype), _operand(v, self.dtype)
                 while row < last_row:
                     rows_ = slice(row, min(row + self.tile.rows, last_row))
                     self._one(block, heads_, rows_, k, v)
@@ -106,14 +112,15 @@ class ForwardTiles:
 
     def _one(self, block: Block, heads: slice, rows: slice, k: Tensor, v: Tensor) -> None:
         """Attention of `heads` and `rows` over all keys, written to the output's slice."""
-        q = block.q[heads, rows].to(self.dtype)  # (h, r, D)
+        q = _operand(block.q[heads, rows], self.dtype)  # (h, r, D)
         out = block.out[heads, rows]  # (h, r, Dv)
         mask = None if block.mask is None else _slice(block.mask, heads, rows, slice(None))
         keys = min(k.shape[1], rows.stop) if self.is_causal else k.shape[1]
         if self.bounded or self.tile.keys < keys:
             self._online(q, k, v, out, mask, rows.start, keys)
             return
-        k, v = k[:, :keys].to(self.dtype), v[:, :keys].to(self.dtype)  # causal: fewer keys than the tile's may be left
+        # causal: fewer keys than the tile's may be left
+        k, v = _operand(k[:, :keys], self.dtype), _operand(v[:, :keys], self.dtype)
         weights = self.weights(q, k, mask, rows.start)
         if out.dtype == self.dtype:
             torch.bmm(weights, v, out=out)
@@ -124,13 +131,12 @@ class ForwardTiles:
         """scale * q k^T with masks applied, (h, r, keys), in the reused buffer."""
         h, r, keys = q.shape[0], q.shape[1], k.shape[1]
         s = self._scores_buffer(h, r, keys)
-        if mask is not None and mask.dtype != torch.bool:
-            s.copy_(mask.expand_as(s))
-            torch.baddbmm(s, q, k.transpose(1, 2), beta=1, alpha=self.scale, out=s)
-        else:
-            matmul_into(s, q, k.transpose(1, 2), self.scale)
+        matmul_into(s, q, k.transpose(1, 2), self.scale)
         if mask is not None and mask.dtype == torch.bool:
             s.masked_fill_(mask.logical_not(), -math.inf)
+        elif mask is not None:
+            # Not as the matmul's addend: where torch adds product by product to it, each is rounded to its size.
+            s.add_(mask.to(s.dtype))
         if self.is_causal:
             row = torch.arange(first_row, first_row + r, device=s.device)[:, None]
             tail = max(min(first_row, first_key + keys) - first_key, 0)  # keys before the first row are all seen
@@ -158,7 +164,7 @@ class ForwardTiles:
         for start in range(0, keys, self.tile.keys):
             part = slice(start, min(start + self.tile.keys, keys))
             mask_ = None if mask is None else _slice(mask, slice(None), slice(None), part)
-            s = self.scores(q, k[:, part].to(self.dtype), mask_, first_row, start)
+            s = self.scores(q, _operand(k[:, part], self.dtype), mask_, first_row, start)
             if not self.bounded:
                 m_new = torch.maximum(m, s.amax(-1, keepdim=True).to(wide))
                 base = m_new.masked_fill(m_new == -math.inf, 0)  # a row with no key yet: exp(-inf - 0) = 0
@@ -172,7 +178,7 @@ class ForwardTiles:
                 s.exp2_()
             total = s.sum(-1, keepdim=True, dtype=wide)
             l.add_(total)
-            v_ = v[:, part].to(self.dtype)
+            v_ = _operand(v[:, part], self.dtype)
             if self.dtype == wide:
                 acc.baddbmm_(s, v_)
             elif self.dtype == torch.float16:  # a sum of many values may pass 65,504, their mean does not
