@@ -93,11 +93,11 @@ def rounding(
 ) -> Tensor:
     """What rounding alone does to each value of the result, (..., H, Nq, Dv), typically: one standard deviation.
 
-    Computed in fp32 (float64 inputs: float64) and stored in the inputs' dtype, with nothing rounded twice: every score
-    to the size of the products and of the mask that it is a sum of, every weight once, the sum over the keys to the
-    size of its terms, the result once. Half of eps / 2, its bound, is about the standard deviation of one rounding.
-    The model is that of N. Higham, "Accuracy and Stability of Numerical Algorithms" (2002), section 3.1, to first
-    order, with a constant of one instead of the number of terms.
+    Computed in fp32 (float64 inputs: float64) and stored in the inputs' dtype. A sum of n terms, one after the other,
+    is rounded to the size of its terms, and sqrt(n) times to that of the whole, which the partial sums grow to; this
+    holds for each score, a sum over D, and for the result, a sum over the keys. Mask, weights and result are rounded
+    once each. Half of eps / 2, its bound, is about the standard deviation of one rounding. To first order, as in
+    N. Higham, "Accuracy and Stability of Numerical Algorithms" (2002), chapters 3 and 4.
     """
     wide = torch.finfo(torch.promote_types(q.dtype, torch.float32)).eps / 4
     stored = torch.finfo(q.dtype).eps / 4
@@ -107,9 +107,11 @@ def rounding(
     one = torch.eye(k.shape[-2], dtype=torch.float64).expand(*v.shape[:-1], k.shape[-2])
     weights = plain(q, k, one, mask, is_causal=is_causal, scale=scale)  # (..., H, Nq, Nk)
     bias = None if mask is None or mask.dtype == torch.bool else mask.abs().masked_fill(mask == -math.inf, 0)
-    sizes = _scores(q.abs(), k.abs(), bias, False, None if scale is None else abs(scale))
-    each_key = (weights.square() * (1 + sizes.square())) @ v.square()
-    return wide * ((weights @ v.abs()).square() + each_key).sqrt() + stored * (weights @ v).abs()
+    terms = _scores(q.abs(), k.abs(), bias, False, None if scale is None else abs(scale))
+    scores = terms.square() + q.shape[-1] * _scores(q, k, None, False, scale).square()
+    result = weights @ v
+    sums = (weights @ v.abs()).square() + k.shape[-2] * result.square()
+    return wide * ((weights.square() * (1 + scores)) @ v.square() + sums).sqrt() + stored * result.abs()
 
 
 def assert_close(out: Tensor, expected: Tensor, steps: float = 64) -> None:

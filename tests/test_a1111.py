@@ -305,6 +305,25 @@ cls.forward = OWN[0]
 """)[1:] == [1, True]
 
 
+def test_the_vae_that_xformers_is_built_into_runs_tiled_where_that_is_chosen(host):
+    """With --xformers ldm builds its VAE of MemoryEfficientAttnBlock, whose forward no optimization replaces."""
+    host.options(**{KEY: TILED})
+    assert host.run(LAYER + """
+from lib_tiled import webui
+import types
+cls = ldm.modules.diffusionmodules.model.MemoryEfficientAttnBlock
+own, block = cls.forward, cls(32)
+plain = CLASSES[2](32)
+plain.load_state_dict(block.state_dict())
+p = types.SimpleNamespace(width=64, height=64, steps=1, n_iter=1, batch_size=1, override_settings={})
+x = torch.randn(1, 32, 8, 8)
+with webui._session.generation(p) as done:
+    out = block(x)
+kernels = [kernel for _, kernel in done.counts.elements()]
+result = [kernels, done.reasons, difference(out, OWN[2](plain, x)) < 1e-5, cls.forward is own]
+""") == [["tiled"], [], True, True]
+
+
 def test_fewer_tokens_than_the_minimum_stay_with_torch(host):
     host.options(**{KEY: TILED, "tiled_min_tokens": 128})
     try:

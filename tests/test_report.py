@@ -72,6 +72,15 @@ def test_line_has_places_counts_choice_and_reasons():
     assert line.short(g) == "tiled"
 
 
+def test_a_reason_that_holds_for_several_kinds_of_calls_is_named_once():
+    g = fill(Generation(what="txt2img", choice="xformers -> Tiled"), unet__tiled=4)
+    g.note("switched off")
+    for detail in ("D=40", "D=80", "D=40"):
+        g.note("xformers found no operator for float16 on cuda", detail)
+    why = "switched off; xformers found no operator for float16 on cuda (D=40, D=80)"
+    assert line.line(g).endswith(f"| xformers -> Tiled: {why}") and "; ".join(g.to_dict()["reasons"]) == why
+
+
 @pytest.mark.parametrize("status", [INTERRUPTED, FAILED])
 def test_line_marks_nested_and_unfinished(status):
     g = fill(Generation(what="img2img 64x64 1 steps", option="xformers", nested=True), unet__Doggettx=2)

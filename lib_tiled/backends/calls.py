@@ -11,13 +11,17 @@ from torch import Tensor
 
 @dataclass
 class Call:
-    """One attention call that has run: kernel name, queries, keys, output, and why this kernel if not as chosen."""
+    """One attention call that has run: kernel name, queries, keys, output, and why this kernel if not as chosen.
+
+    detail: what tells apart calls of one reason ("D=40"); the line names the reason once with all of them.
+    """
 
     kernel: str  # "tiled", "sdp:flash", "xformers:ckF", "Doggettx" ...; "" for a reason alone
     q: Tensor | None = None
     k: Tensor | None = None
     out: Tensor | None = None
     reason: str = ""
+    detail: str = ""
     tile: object | None = None  # the score tile that the tiled kernel used
     started: object | None = None  # what the listener's clock said before the call
 
@@ -38,12 +42,12 @@ def start(q: Tensor):
     return None if _clock is None else _clock(q)
 
 
-def ran(kernel: str, q=None, k=None, out=None, reason: str = "", tile=None, started=None) -> None:
+def ran(kernel: str, q=None, k=None, out=None, reason: str = "", detail: str = "", tile=None, started=None) -> None:
     """Say that `kernel` has just computed one attention call."""
     global _told
     _told += 1
     if _listener is not None:
-        _listener(Call(kernel, q, k, out, reason, tile, started))
+        _listener(Call(kernel, q, k, out, reason, detail, tile, started))
 
 
 def note(reason: str) -> None:

@@ -8,9 +8,11 @@ from .. import kernel
 from . import calls
 
 
-def run(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None, *, reason: str = "", **how) -> Tensor:
+def run(
+    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None, *, reason: str = "", detail: str = "", **how
+) -> Tensor:
     """`kernel.attend` on (..., N, D), reported as "tiled"."""
     started = calls.start(q)
     out = kernel.attend(q, k, v, mask, **how)
-    calls.ran("tiled", q, k, out, reason, kernel.last_tile(), started)
+    calls.ran("tiled", q, k, out, reason, detail, kernel.last_tile(), started)
     return out

@@ -25,7 +25,7 @@ def _cannot_run(error: Exception) -> bool:
 
 def _reason(error: Exception, q: Tensor) -> str:
     what = "found no operator" if isinstance(error, NotImplementedError) else "failed to start its kernel"
-    return f"xformers {what} for {str(q.dtype).rpartition('.')[2]}, D={q.shape[-1]} on {q.device.type}"
+    return f"xformers {what} for {str(q.dtype).rpartition('.')[2]} on {q.device.type}"
 
 
 def _tiled(q: Tensor, k: Tensor, v: Tensor, bias, scale: float | None, reason: str) -> Tensor:
@@ -33,7 +33,8 @@ def _tiled(q: Tensor, k: Tensor, v: Tensor, bias, scale: float | None, reason: s
     is_causal = type(bias).__name__ == "LowerTriangularMask"
     mask = bias if isinstance(bias, Tensor) else None
     swap = (lambda t: t.transpose(-3, -2)) if q.dim() >= 4 else (lambda t: t)
-    return swap(tiled.run(swap(q), swap(k), swap(v), mask, is_causal=is_causal, scale=scale, reason=reason))
+    how = {"is_causal": is_causal, "scale": scale}
+    return swap(tiled.run(swap(q), swap(k), swap(v), mask, reason=reason, detail=f"D={q.shape[-1]}", **how))
 
 
 def _convertible(bias) -> bool:

@@ -29,7 +29,10 @@ from ..report.log import logger
 from .base import AUTOMATIC, TITLE, Chosen, Host
 
 CROSS_ATTENTION = (ldm.modules.attention.CrossAttention, sgm.modules.attention.CrossAttention)
-ATTN_BLOCK = (ldm.modules.diffusionmodules.model.AttnBlock, sgm.modules.diffusionmodules.model.AttnBlock)
+_VAE = (ldm.modules.diffusionmodules.model, sgm.modules.diffusionmodules.model)
+ATTN_BLOCK = tuple(module.AttnBlock for module in _VAE)
+# With --xformers the VAE is built of these instead, which no optimization of the host's reaches.
+XFORMERS_BLOCK = tuple(filter(None, (getattr(module, "MemoryEfficientAttnBlock", None) for module in _VAE)))
 
 # The host's functions that run their own arithmetic, by what its dropdown calls them.
 _NAMES = {
@@ -173,6 +176,24 @@ def _counted(patch: Patch):
     return forward
 
 
+def _tiled_if_chosen(patch: Patch):
+    """The xformers block's forward, ours while "Tiled (no-flash)" holds."""
+
+    @functools.wraps(patch.original)
+    def forward(self, x, *args, **kwargs):
+        if patch.active and _running() == TITLE:
+            return tiled_attnblock_forward(self, x)
+        return patch.original(self, x, *args, **kwargs)
+
+    return forward
+
+
+def _running() -> str:
+    """The title of the optimization that is applied."""
+    current = sd_hijack.current_optimizer
+    return current.title() if current else "None"
+
+
 class A1111(Host):
     name = "AUTOMATIC1111"
 
@@ -182,12 +203,14 @@ class A1111(Host):
     def install(self, patches: Patches) -> None:
         for cls in (*CROSS_ATTENTION, *ATTN_BLOCK):
             patches.replace(cls, "forward", _counted)
+        for cls in XFORMERS_BLOCK:
+            patches.replace(cls, "forward", _tiled_if_chosen)
 
     @contextlib.contextmanager
     def choose(self, option: str, overridden: bool, policy: Policy):
         global _policy
         policy, _policy = _policy, policy
-        before = sd_hijack.current_optimizer.title() if sd_hijack.current_optimizer else "None"
+        before = _running()
         titles = (AUTOMATIC, "None", *(o.title() for o in sd_hijack.optimizers))
         # The host itself ignores the option in `override_settings`.
         switch = overridden and option in titles and option != before
@@ -200,12 +223,8 @@ class A1111(Host):
             if switch:
                 sd_hijack.model_hijack.apply_optimizations(before)
 
-    def _running(self) -> str:
-        current = sd_hijack.current_optimizer
-        return current.title() if current else "None"
-
     def _chosen(self, option: str, offered: bool) -> Chosen:
-        running = self._running()
+        running = _running()
         if running == option:
             return Chosen(option, option)
         text, reason = f"{option} -> {'Tiled' if running == TITLE else running}", ""
@@ -226,4 +245,4 @@ class A1111(Host):
     def advice(self) -> str | None:
         if sd_hijack.current_optimizer is None or shared.opts.cross_attention_optimization != AUTOMATIC:
             return None
-        return choose.advice(self._running(), probe(devices.device), self.name, _without())
+        return choose.advice(_running(), probe(devices.device), self.name, _without())

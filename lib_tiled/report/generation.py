@@ -53,7 +53,7 @@ class Generation:
     """One `process_images_inner` call.
 
     what: what was made, e.g. "txt2img 512x512 20 steps"; option: the option chosen; choice: what became of it,
-    e.g. "Automatic -> Tiled"; reasons: why, in words, each once.
+    e.g. "Automatic -> Tiled".
     """
 
     what: str = ""
@@ -64,7 +64,7 @@ class Generation:
     status: str = DONE
     counts: Counter = field(default_factory=Counter)  # (place, kernel) -> calls
     shapes: dict[tuple, Kind] = field(default_factory=dict)  # detailed only
-    reasons: list[str] = field(default_factory=list)
+    _why: dict[str, list[str]] = field(default_factory=dict)  # reason -> its details
     started: float = field(default_factory=time.time)
     seconds: float = 0.0
     calls: int = 0
@@ -72,7 +72,7 @@ class Generation:
 
     def record(self, call: Call) -> None:
         """Count one call. A listener for `backends.calls`; a few microseconds, no synchronisation."""
-        self.note(call.reason)
+        self.note(call.reason, call.detail)
         if not call.kernel:
             return
         where = place.place(skip=3)
@@ -98,9 +98,17 @@ class Generation:
         if call.started is not None:
             kind.times.append((call.started, clock(call.q)))
 
-    def note(self, reason: str) -> None:
-        if reason and reason not in self.reasons:
-            self.reasons.append(reason)
+    def note(self, reason: str, detail: str = "") -> None:
+        if not reason:
+            return
+        details = self._why.setdefault(reason, [])
+        if detail and detail not in details:
+            details.append(detail)
+
+    @property
+    def reasons(self) -> list[str]:
+        """Why, in words, each reason once: "xformers found no operator for float16 on cuda (D=40, D=512)"."""
+        return [reason + (f" ({', '.join(details)})" if details else "") for reason, details in self._why.items()]
 
     def finish(self, status: str = DONE) -> None:
         self.status = status
@@ -127,7 +135,7 @@ class Generation:
             "option": self.option,
             "choice": self.choice,
             "kernels": self.kernels(),
-            "reasons": list(self.reasons),
+            "reasons": self.reasons,
             "status": self.status,
             "nested": self.nested,
             "started": round(self.started, 3),
