@@ -10,6 +10,7 @@ import numpy as np
 from PIL import Image
 
 from devhost.host_test_webui import OPTION, WebUI, WebUIError, decode, encode, on_generation
+from devhost.pictures import largest_difference
 
 TITLE = "Tiled (no-flash)"
 AUTOMATIC = "Automatic"
@@ -73,7 +74,7 @@ def difference(a: list[np.ndarray], b: list[np.ndarray]) -> int | None:
     """The largest difference of any pixel in 1/255; None where number or sizes of the pictures differ."""
     if [x.shape for x in a] != [x.shape for x in b]:
         return None
-    return max((int(np.abs(x - y).max()) for x, y in zip(a, b)), default=None)
+    return max((largest_difference(x, y) for x, y in zip(a, b)), default=None)
 
 
 def scenarios(size: int, steps: int, prompt: str) -> dict[str, tuple[str, dict]]:

@@ -1,5 +1,10 @@
 """Tiled (no-flash): exact attention in O(N) memory for GPUs that no fused attention supports."""
 
+try:
+    import torch  # noqa: F401
+except ModuleNotFoundError:
+    raise ModuleNotFoundError("lib_tiled needs PyTorch: run it with the Python of your WebUI, in its venv") from None
+
 from .backends.sdpa import patch_sdpa, scaled_dot_product_attention
 from .device.probe import probe
 from .kernel import TiledOutOfMemoryError, tiled_attention

@@ -1,7 +1,5 @@
 """What the tests of Forge and reForge have in common: they look into a running devhost from the inside."""
 
-import numpy as np
-
 TILED = "Tiled (no-flash)"
 KEY = "cross_attention_optimization"
 
@@ -75,11 +73,6 @@ result = dict(shared.counts_of_layers)
 shared.counts_of_layers.update(CrossAttention=0, AttnBlock=0)
 """)
     return counts["CrossAttention"], counts["AttnBlock"]
-
-
-def difference(first, second):
-    """Largest difference of two pictures in steps of 1/255."""
-    return int(np.abs(np.asarray(first, dtype=int) - np.asarray(second, dtype=int)).max())
 
 
 def take_snapshot(host):

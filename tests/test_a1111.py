@@ -1,7 +1,8 @@
 """The AUTOMATIC1111 adapter, from the dropdown to the line, on the devhost with Stability's own ldm classes."""
 
-import numpy as np
 import pytest
+
+from devhost.pictures import largest_difference
 
 KEY, TILED = "cross_attention_optimization", "Tiled (no-flash)"
 SDP = "sdp - scaled dot product"
@@ -62,10 +63,6 @@ def lines(host):
     return [line[line.index("[Tiled]") :] for line in host.console_since_mark().splitlines() if "[Tiled]" in line]
 
 
-def difference(a, b):
-    return int(np.abs(np.asarray(a, dtype=int) - np.asarray(b, dtype=int)).max())
-
-
 def test_from_the_dropdown_to_the_line(host):
     host.options(**{KEY: TILED})
     assert "Applying attention optimization: Tiled (no-flash)... done." in host.console_since_mark()
@@ -78,7 +75,7 @@ def test_from_the_dropdown_to_the_line(host):
     (sdp,) = host.txt2img()
     (line,) = lines(host)
     assert "unet: sdp:flash x" in line and "tiled x" not in line
-    assert difference(tiled, sdp) <= 2
+    assert largest_difference(tiled, sdp) <= 2
 
 
 def test_one_undo_restores_the_hosts_functions(host):
@@ -184,7 +181,7 @@ def test_our_failure_costs_no_picture(host):
         (picture,) = host.txt2img()
     (line,) = lines(host)
     assert "unet: Doggettx x" in line and "tiled attention failed (IndexError: a bug of ours)" in line
-    assert difference(whole, picture) <= 2
+    assert largest_difference(whole, picture) <= 2
 
 
 def test_a_host_without_the_expected_classes_runs_its_own(start_host, tmp_path):
@@ -344,7 +341,7 @@ def test_pretending_gfx906_makes_automatic_tiled(start_host):
     (sdp,) = host.txt2img(override_settings={KEY: SDP}, **large)
     (line,) = lines(host)
     assert f"{SDP} -> Tiled: gfx906 runs no fused kernel" in line
-    assert difference(tiled, sdp) <= 2
+    assert largest_difference(tiled, sdp) <= 2
 
 
 def test_the_flag_makes_automatic_tiled(start_host):

@@ -3,16 +3,11 @@
 import threading
 import time
 
-import numpy as np
 import pytest
-from PIL import ImageChops
+
+from devhost.pictures import largest_difference
 
 FACES = ["a1111", "reforge", "forge"]
-
-
-def difference(first, second):
-    """Largest difference of two pictures in steps of 1/255."""
-    return int(np.asarray(ImageChops.difference(first, second)).max())
 
 
 @pytest.fixture
@@ -23,7 +18,7 @@ def host(request, shared_host):
 def test_all_faces_draw_the_same_picture(shared_host):
     first, *others = [shared_host(face, extensions=()).txt2img()[0] for face in FACES]
     assert first.getextrema()[0][0] < first.getextrema()[0][1]
-    assert all(difference(first, other) <= 1 for other in others)
+    assert all(largest_difference(first, other) <= 1 for other in others)
 
 
 def test_a1111_lists_optimizations_and_prefers_invokeai_on_a_cpu(shared_host):
@@ -46,7 +41,7 @@ def test_a1111_every_optimization_draws_the_same_picture(shared_host):
         if title != "None":
             assert f"Applying attention optimization: {title.split(' ')[0]}... done." in host.console
         picture, = host.txt2img()
-        assert difference(picture, reference) <= 1, title
+        assert largest_difference(picture, reference) <= 1, title
     host.options(cross_attention_optimization="Automatic")
 
 
@@ -134,7 +129,7 @@ def test_img2img_and_hires_fix_start_from_a_picture(host):
     picture, = host.txt2img(steps=3)
     changed, = host.img2img(picture, denoising_strength=0.5, seed=2)
     assert changed.size == picture.size and "Denoising strength: 0.5" in changed.info["parameters"]
-    assert difference(changed, picture) > 1
+    assert largest_difference(changed, picture) > 1
     larger, = host.txt2img(enable_hr=True, hr_scale=2, denoising_strength=0.5)
     assert larger.size == (128, 128) and "Hires upscale: 2" in larger.info["parameters"]
 

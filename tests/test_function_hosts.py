@@ -6,11 +6,12 @@ from function_hosts import (
     TILED,
     assert_restored,
     count_layers,
-    difference,
     layers_run,
     lines,
     take_snapshot,
 )
+
+from devhost.pictures import largest_difference
 
 # What the devhost's demo model does in two steps; `layers_run` counts it anew.
 KERNELS = {"sdp": "sdp:flash", TILED: "tiled", "sub-quadratic": "sub-quadratic", "split": "split", "basic": "basic"}
@@ -47,7 +48,7 @@ def test_every_entry_draws_the_hosts_picture(host):
             assert f"unet: {kernel} x{unet} |" in line
             assert f"vae: {VAE_KERNELS[option]} x{vae} |" in line
             assert line.endswith(f"| {option}")
-            assert difference(picture, reference) <= 2
+            assert largest_difference(picture, reference) <= 2
             assert_restored(host, before)
     host.options(**{KEY: "Automatic"})
 
@@ -137,7 +138,7 @@ def test_failing_code_leaves_the_host_to_finish(host):
     line = lines(host)[-1]
     assert f"unet: {OWN} x" in line
     assert f"tiled attention failed (ValueError: no such tile); {OWN} took over" in line
-    assert difference(picture, reference) == 0
+    assert largest_difference(picture, reference) == 0
 
 
 def test_the_dropdown(host):

@@ -5,8 +5,9 @@ import html
 import time
 
 import gradio as gr
-import numpy as np
 from modules import call_queue, processing, script_callbacks, shared
+
+from devhost.pictures import largest_difference
 
 OPTION = "cross_attention_optimization"
 HEADINGS = ("Optimization", "Seconds", "Extra memory, MB", "Largest difference, of 255", "Line")
@@ -54,11 +55,6 @@ def draw(title, prompt, seed, size, steps):
     return picture, seconds, extra, f"[Tiled] {line.line(history.last())}"
 
 
-def difference(first, second):
-    """Largest difference of two pictures in steps of 1/255."""
-    return int(np.abs(np.asarray(first, dtype=int) - np.asarray(second, dtype=int)).max())
-
-
 def table(rows):
     """rows: tuples in the order of HEADINGS."""
     def cells(tag, row):
@@ -81,7 +77,7 @@ def compare(prompt, seed, size, steps, progress=gr.Progress()):
         picture, seconds, extra, line = draw(title, prompt, int(seed), int(size), int(steps))
         pictures.append((picture, f"{title}: {seconds:.1f} s"))
         rows.append((title, f"{seconds:.1f}", "not known here" if extra is None else f"{extra / 2**20:.0f}",
-                     difference(picture, pictures[0][0]), line))
+                     largest_difference(picture, pictures[0][0]), line))
         yield pictures, table(rows)
 
 
