@@ -64,11 +64,15 @@ def test_the_peers_leave_sdpa_alone():
     assert getattr(F, "scaled_dot_product_attention", None) is before
 
 
-def test_sliced_really_slices(monkeypatch):
-    q, k, v = tensors((2,), 4, 1500, 1400, 8)  # 64 MB of scores: two slices over heads
-    assert torch.allclose(methods.sliced()(q, k, v).double(), reference(q, k, v), atol=1e-5)
-    q, k, v = tensors((1,), 1, 3001, 5000, 8)  # over rows, with a remainder
-    assert torch.allclose(methods.sliced()(q, k, v).double(), reference(q, k, v), atol=1e-5)
+@pytest.mark.parametrize("shape", [((2,), 4, 1500, 1400, 8), ((1,), 1, 3001, 5000, 8)], ids=["heads", "rows"])
+def test_sliced_really_slices(monkeypatch, shape):
+    sizes, softmax = [], torch.Tensor.softmax
+    monkeypatch.setattr(torch.Tensor, "softmax", lambda t, dim: sizes.append(t.numel()) or softmax(t, dim))
+    q, k, v = tensors(*shape)
+    out = methods.sliced()(q, k, v)
+    assert len(sizes) > 1 and sum(sizes) == q.shape[:-1].numel() * k.shape[-2]
+    monkeypatch.undo()
+    assert torch.allclose(out.double(), reference(q, k, v), atol=1e-5)
 
 
 def test_failures_are_rows_of_the_table(monkeypatch):
@@ -130,6 +134,12 @@ def test_table_and_json(capsys, tmp_path):
     (tmp_path / "other.json").write_text(json.dumps(other))
     assert command("--from", files[0], str(tmp_path / "other.json")) == 2
     assert "dtype" in capsys.readouterr().err
+    for wrong in ("{}", "[1]", "a table"):
+        (tmp_path / "wrong.json").write_text(wrong)
+        assert command("--from", str(tmp_path / "wrong.json")) == 2
+        assert "wrong.json is not what bench --json prints" in capsys.readouterr().err
+    assert command("--from", *files, "--plot", str(tmp_path / "nowhere" / "p.png")) == 2
+    assert "nowhere" in capsys.readouterr().err
 
 
 def result(method, seconds, keys=2000, error=""):
@@ -184,6 +194,12 @@ def test_what_the_tab_calls():
     assert names[0] == "tiled" and "sliced" in names
     found = bench.measure("tiled", 128, 64, CPU, torch.float32)
     assert not found.error and found.seconds > 0 and found.call == Call(2, 8, 128, 128, 40)
+
+
+def test_measuring_memory_leaves_the_time_alone():
+    m = measure.Measurement(Call(1, 2, 70, 50, 8), "tiled", seconds=3.0, median=4.0)
+    measure.memory_here(m, CPU, torch.float32)
+    assert not m.error and (m.seconds, m.median) == (3.0, 4.0)
 
 
 def test_text_table():

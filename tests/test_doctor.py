@@ -73,9 +73,12 @@ def test_help_names_every_command(capsys):
     assert all(f"    {name} " in shown for name in COMMANDS)
 
 
-def test_a_device_that_cannot_be_used_is_an_answer_not_an_error(capsys):
-    assert main(["doctor", "--device", "meta"]) == 0
-    assert "the device cannot be used" in capsys.readouterr().out
+def test_a_device_that_cannot_be_used(capsys):
+    assert main(["doctor", "--device", "meta"]) == 1
+    shown = capsys.readouterr().out
+    assert "the device cannot be used" in shown and "Automatic" not in shown
+    assert main(["doctor", "--device", "meta", "--json"]) == 1
+    assert json.loads(capsys.readouterr().out)["probe"]["usable"] is False
 
 
 def test_as_a_user_runs_it():

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
 
+import attention_reference  # noqa: F401 - one thread, before the facts of the CPU are read
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lib_tiled.device import facts as facts_module
 from lib_tiled.device.facts import GFX906, facts
+from lib_tiled.kernel.attention import choose_tile
 from lib_tiled.kernel.plan import (
     MAX_BATCH,
     MAX_ELEMENTS,
@@ -109,7 +115,40 @@ def test_cost_model():
     assert predict_seconds(shape, tile, torch.float16, slower) > seconds
 
 
-def test_free_memory_decides_nothing():
-    # Facts are what stays the same from call to call.
-    assert not [name for name in GFX906.__dataclass_fields__ if "free" in name]
-    assert facts(torch.device("cpu")) == CPU
+def test_free_memory_decides_nothing(monkeypatch):
+    """Facts and plan made anew never ask how much memory is free."""
+    asked, read_text = [], Path.read_text
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda *args: asked.append("mem_get_info"))
+    monkeypatch.setattr(os, "sysconf", asked.append)
+    monkeypatch.setattr(Path, "read_text", lambda path, **how: asked.append(str(path)) or read_text(path, **how))
+    facts_module._facts.cache_clear()
+    plan.cache_clear()
+    q = torch.zeros(1, 8, 4096, 40)
+    choose_tile(q, q, q, torch.float32)
+    assert not [what for what in asked if "/cache/" not in what and "tune.json" not in what]
+
+
+@pytest.mark.parametrize(
+    "name, capability, bf16",
+    [
+        ("gfx803", (8, 0), False),
+        ("gfx906:sramecc+:xnack-", (9, 0), False),
+        ("gfx1010", (10, 1), False),
+        ("gfx1030", (10, 3), False),
+        ("gfx908", (9, 0), True),
+        ("gfx1100", (11, 0), True),
+        ("", (9, 0), False),  # torch before 2.1 on ROCm: gfx906 as well as gfx90a
+        (None, (6, 1), False),
+        (None, (8, 6), True),
+    ],
+)
+def test_bf16_matmul_is_what_the_hardware_has(monkeypatch, name, capability, bf16):
+    """Fake GPUs: what torch says of them, by their data sheets."""
+    known = {"gcnArchName": name} if name else {}
+    gpu = SimpleNamespace(major=capability[0], minor=capability[1], multi_processor_count=60, **known)
+    monkeypatch.setattr(torch.version, "hip", None if name is None else "6.2")
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: gpu)
+    found = facts_module._cuda_facts(0)
+    assert found.bf16_matmul is bf16
+    expected = {"": "gfx90xx", None: f"sm_{capability[0]}{capability[1]}"}
+    assert found.name == (expected[name] if not name else name.partition(":")[0])

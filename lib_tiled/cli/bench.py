@@ -121,8 +121,11 @@ def run(args: argparse.Namespace) -> int:
     try:
         calls = shapes.parse(" ".join(args.shapes), args.size)
         report = _load(args.saved) if args.saved else None
-    except (ValueError, OSError, KeyError) as error:
+    except (ValueError, OSError) as error:
         print(f"bench: {error}", file=sys.stderr)
+        return 2
+    if args.plot and not Path(args.plot).absolute().parent.is_dir():
+        print(f"bench: {args.plot}: there is no such folder", file=sys.stderr)
         return 2
     if args.model:
         print(predict.text(args.model, calls, DTYPES[args.dtype or "fp16"], args.json))
@@ -134,6 +137,9 @@ def run(args: argparse.Namespace) -> int:
             plot(report, args.plot)
         except ImportError:
             print("bench: --plot needs matplotlib", file=sys.stderr)
+            return 2
+        except (OSError, ValueError) as error:  # ValueError: no picture format of that name
+            print(f"bench: {args.plot}: {error}", file=sys.stderr)
             return 2
     return 1 if any(r["method"] == "tiled" and r["error"] for r in report["results"]) else 0
 
@@ -161,10 +167,21 @@ def _measure(args: argparse.Namespace, calls: list[shapes.Call]) -> dict:
     }
 
 
+def _report(file: str) -> dict:
+    """What `bench --json` printed into a file. OSError, or ValueError where it holds something else."""
+    try:
+        report = json.loads(Path(file).read_text(encoding="utf-8"))
+    except ValueError:
+        report = None
+    if not isinstance(report, dict) or not {"device", "dtype", "pass", "torch", "date", "results"} <= report.keys():
+        raise ValueError(f"{file} is not what bench --json prints")
+    return report
+
+
 def _load(files: list[str]) -> dict:
     """Several saved runs as one. Of the same call the first run's times, so that ratios never cross runs, and the
     most memory. ValueError where the runs were not made alike."""
-    reports = [json.loads(Path(file).read_text()) for file in files]
+    reports = [_report(file) for file in files]
     merged: dict[tuple, dict] = {}
     for report in reports:
         for name in ("device", "dtype", "pass", "torch"):

@@ -39,14 +39,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    """0, or 1 where the device cannot be used."""
     found = probe(args.device)
     policy = "leave" if args.leave else "tiled"
     decisions = {option: choose.choose(option, found, policy) for option in OPTIONS}
     if args.json:
         report = {"probe": found.to_dict(), "decisions": {option: asdict(d) for option, d in decisions.items()}}
         print(json.dumps(report, indent=2))
-        return 0
+        return 0 if found.usable else 1
     print(found)
+    if not found.usable:
+        return 1
     print(f"\n{found.summary()}\n")
     print(f"{'option':<19}{'runs':<19}because")
     for option, decision in decisions.items():

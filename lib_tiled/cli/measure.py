@@ -49,9 +49,11 @@ class Measurement:
 
 
 def synchronize(device: torch.device) -> None:
-    backend = getattr(torch, device.type, None)
-    if device.type != "cpu" and hasattr(backend, "synchronize"):
-        backend.synchronize()
+    """Wait until `device` has done what it was given."""
+    if device.type in ("cuda", "xpu"):
+        getattr(torch, device.type).synchronize(device)
+    elif device.type == "mps":
+        torch.mps.synchronize()
 
 
 def free_memory(device: torch.device) -> float:
@@ -98,26 +100,27 @@ def _reason(error: Exception) -> str:
 
 
 def _first(measurement: Measurement, tensors: list[Tensor], backward: bool, expected: Tensor | None):
-    """The method's runner and its first result; None and an error noted where it cannot run or is wrong."""
+    """The method's runner, its first result and the seconds that took; (None, None, nan) and an error noted where it
+    cannot run or is wrong."""
     call, device = measurement.call, tensors[0].device
     wanted = scores_bytes(measurement.method, *call[:4], tensors[0].element_size()) * (2 if backward else 1)
     if wanted > 0.9 * free_memory(device):
         measurement.error = "too large"
-        return None, None
+        return None, None, math.nan
     try:
         run = runner(measurement.method, tensors, backward)
         start = time.perf_counter()
         out = run()
         synchronize(device)
-        measurement.seconds = time.perf_counter() - start
+        seconds = time.perf_counter() - start
     except Exception as error:  # a peer that fails is a row of the table, not the end of it
         measurement.error = _reason(error)
-        return None, None
+        return None, None, math.nan
     if expected is not None and out.shape != expected.shape:
         measurement.error = f"wrong: {out.shape[-2]} rows"
     elif expected is not None and not torch.allclose(out.float(), expected.float(), atol=0.02, rtol=0.02):
         measurement.error = "wrong"
-    return (None, None) if measurement.error else (run, out)
+    return (None, None, math.nan) if measurement.error else (run, out, seconds)
 
 
 def times(
@@ -134,15 +137,14 @@ def times(
     with torch.inference_mode(not backward), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the peers' own
         tensors = inputs(call, device, dtype, backward)
-        runners, expected = [], None
+        runners, samples, expected = [], [], None
         for m in found:
             step(f"{m.method} {call}")
-            run, out = _first(m, tensors, backward, expected)
+            run, out, seconds = _first(m, tensors, backward, expected)
             runners.append(run)
+            samples.append([seconds] if seconds > LONG_SECONDS else [])  # it warms up; where it is long, it counts
             expected = out if expected is None else expected
             del out
-        # The first call warms up; where it is long anyway, it counts.
-        samples = [[m.seconds] if m.seconds > LONG_SECONDS else [] for m in found]
         for _ in range(rounds):
             for m, run, sample in zip(found, runners, samples):
                 step(f"{m.method} {call}")
@@ -156,14 +158,15 @@ def times(
                     if time.perf_counter() > stop:
                         break
         for m, run, sample in zip(found, runners, samples):
-            m.seconds, m.median = (min(sample), statistics.median(sample)) if run else (math.nan, math.nan)
+            if run:
+                m.seconds, m.median = min(sample), statistics.median(sample)
     return found
 
 
 def memory_here(m: Measurement, device: torch.device, dtype: torch.dtype, backward: bool = False) -> None:
     """Notes the method's extra memory at the peak, measured in this process."""
     with torch.inference_mode(not backward):
-        run, _ = _first(m, inputs(Call(1, 2, 64, 64, m.call.dim), device, dtype, backward), backward, None)
+        run, *_ = _first(m, inputs(Call(1, 2, 64, 64, m.call.dim), device, dtype, backward), backward, None)
         if run is None:
             return
         wanted = scores_bytes(m.method, *m.call[:4], torch.finfo(dtype).bits // 8) * (2 if backward else 1)

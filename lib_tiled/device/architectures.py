@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import re
 
+import torch
+
 EXPERIMENTAL = "TORCH_ROCM_AOTRITON_ENABLE_EXPERIMENTAL"
 
 #: Architecture -> the cards users know it by. Every name here can be pretended, and any sm_NN.
@@ -54,6 +56,13 @@ AOTRITON = ("gfx90a", "gfx942", "gfx950", "gfx1100", "gfx1151", "gfx1201")
 AOTRITON_EXPERIMENTAL = ("gfx1101", "gfx1102", "gfx1103", "gfx1150", "gfx1200")
 XFORMERS_CK = ("gfx90a", "gfx942", "gfx950")
 BF16_MATRIX = ("gfx908", "gfx90a", "gfx942", "gfx950", "gfx11", "gfx12")
+
+
+def of_gpu(properties) -> str:
+    """ "gfx906" or "sm_61" from what torch says of a CUDA or ROCm device."""
+    if torch.version.hip:  # torch before 2.1 does not name it; the first two digits of gfx906 are all it gives
+        return getattr(properties, "gcnArchName", f"gfx{properties.major}{properties.minor}xx").partition(":")[0]
+    return f"sm_{properties.major}{properties.minor}"
 
 
 def capability(architecture: str) -> tuple[int, int] | None:

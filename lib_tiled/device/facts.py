@@ -12,6 +12,8 @@ from pathlib import Path
 
 import torch
 
+from . import architectures
+
 MIB = 1 << 20
 
 
@@ -69,7 +71,7 @@ def _cpu_facts() -> DeviceFacts:
     )
 
 
-# FLOP/s per unit and clock-free defaults for accelerators whose data sheet is not in the table.
+# For accelerators that say nothing of themselves (MPS, XPU, DirectML): in the order of a mid-range card.
 _GPU_DEFAULT = dict(
     matmul_flops={"float16": 20e12, "bfloat16": 20e12, "float32": 10e12, "float64": 0.5e12},
     memory_bandwidth=0.5e12,
@@ -98,13 +100,11 @@ GFX906 = DeviceFacts(
 def _cuda_facts(index: int) -> DeviceFacts:
     properties = torch.cuda.get_device_properties(index)
     units = properties.multi_processor_count
-    capability = (properties.major, properties.minor)
-    # ROCm says bf16 is supported wherever the software can emulate it; matrix cores came with gfx908.
-    architecture = getattr(properties, "gcnArchName", "").partition(":")[0]
-    bf16 = architecture not in ("gfx900", "gfx906") if architecture else capability >= (8, 0)
-    per_unit = 0.15e12 if not architecture and capability < (7, 0) else 0.45e12
+    architecture = architectures.of_gpu(properties)
+    nvidia = architectures.capability(architecture)
+    per_unit = 0.15e12 if nvidia and nvidia < (7, 0) else 0.45e12
     return DeviceFacts(
-        name=architecture or f"sm_{capability[0]}{capability[1]}",
+        name=architecture,
         cache_bytes=getattr(properties, "L2_cache_size", 0) or 4 * MIB,
         scratch_bytes=64 * MIB,
         units=units,
@@ -119,12 +119,12 @@ def _cuda_facts(index: int) -> DeviceFacts:
         softmax_rate=0.004e12 * units,
         launch_seconds=8e-6,
         half_rate_rows=32,
-        bf16_matmul=bf16,
+        bf16_matmul=architectures.native_bf16(architecture),  # not where ROCm emulates it
     )
 
 
 @functools.cache
-def _facts(kind: str, index: int, threads: int) -> DeviceFacts:
+def _facts(kind: str, index: int, threads: int) -> DeviceFacts:  # `threads` is there for the cache: _cpu_facts reads it
     if kind == "cpu":
         return _cpu_facts()
     if kind == "cuda":
@@ -140,7 +140,8 @@ def _facts(kind: str, index: int, threads: int) -> DeviceFacts:
 
 
 def facts(device: torch.device) -> DeviceFacts:
-    """The facts of `device`, read once per process. Never raises for a device that holds tensors."""
+    """The facts of `device`, read once per process and number of CPU threads. Never raises for a device that holds
+    tensors."""
     index = device.index
     if index is None:
         index = torch.cuda.current_device() if device.type == "cuda" else 0

@@ -99,6 +99,7 @@ def _unusable(device: str, error: Exception) -> Probe:
         architecture=device.partition(":")[0],
         kernels={kernel: dict(table) for kernel in KERNELS},
         versions=_versions(),
+        usable=False,
         notes=(reason,),
     )
 
@@ -120,19 +121,13 @@ def _identity(device: torch.device) -> tuple[str, str, int | None, int | None]:
         return _cpu_name(), "cpu", _cpu_memory(), cpu_cache_bytes(default=0) or None
     if device.type == "cuda":
         properties = torch.cuda.get_device_properties(device)
-        return properties.name, _gpu_architecture(properties), properties.total_memory, _l2_cache(properties)
+        return properties.name, architectures.of_gpu(properties), properties.total_memory, _l2_cache(properties)
     if device.type == "xpu":
         properties = torch.xpu.get_device_properties(device)
         return properties.name, "xpu", getattr(properties, "total_memory", None), None
     if device.type == "privateuseone" and "torch_directml" in sys.modules:
         return sys.modules["torch_directml"].device_name(device.index or 0), "directml", None, None
     return platform.processor() or device.type, device.type, None, None
-
-
-def _gpu_architecture(properties) -> str:
-    if torch.version.hip:  # torch before 2.1 does not name it; the first two digits of gfx906 are all it gives
-        return getattr(properties, "gcnArchName", f"gfx{properties.major}{properties.minor}xx").partition(":")[0]
-    return f"sm_{properties.major}{properties.minor}"
 
 
 def _l2_cache(properties) -> int | None:

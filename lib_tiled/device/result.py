@@ -34,7 +34,8 @@ class Probe:
     kernels: kernel name -> (dtype name, head dimension) -> Support; the names are "sdp:flash",
         "sdp:mem-efficient", "sdp:cudnn", "sdp:math", "xformers", on XPU and plug-in devices "sdp:overrideable".
     override: HSA_OVERRIDE_GFX_VERSION, "" if not set. pretended: made up because of TILED_PRETEND.
-    notes: sentences for the user. seconds: what the probe took.
+    usable: False where the device itself failed and no kernel was tried. notes: sentences for the user.
+    seconds: what the probe took.
     """
 
     device: str
@@ -47,6 +48,7 @@ class Probe:
     cache_bytes: int | None = None
     override: str = ""
     pretended: bool = False
+    usable: bool = True
     notes: tuple[str, ...] = ()
     seconds: float = 0.0
 

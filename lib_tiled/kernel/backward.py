@@ -8,8 +8,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from .forward import ForwardTiles, _slice, matmul_into
-from .inputs import blocks
+from .forward import ForwardTiles, matmul_into
+from .inputs import blocks, pick
 from .plan import Tile
 
 
@@ -42,10 +42,7 @@ def backward(
     for block in blocks(q, k, v, out, mask) if k.shape[-2] else ():
         dout = grad[block.index]
         dq_, dk_, dv_ = dq[block.index], dk[block.key], dv[block.key]
-        dmask_ = None
-        if dmask is not None:
-            index = zip(block.index, dmask.shape)
-            dmask_ = dmask[tuple(i if n > 1 else (0 if isinstance(i, int) else slice(None)) for i, n in index)]
+        dmask_ = pick(dmask, block.index)
         for start in range(0, block.q.shape[0], tile.heads):
             heads = slice(start, min(start + tile.heads, block.q.shape[0]))
             k_, v_ = block.k[heads].to(dtype), block.v[heads].to(dtype)  # (h, Nk, D), (h, Nk, Dv)
@@ -53,7 +50,7 @@ def backward(
                 rows = slice(row, min(row + step, block.q.shape[1]))
                 q_, do = block.q[heads, rows].to(dtype), dout[heads, rows].to(dtype)  # (h, r, D), (h, r, Dv)
                 keys = min(k_.shape[1], rows.stop) if is_causal else k_.shape[1]
-                m = None if block.mask is None else _slice(block.mask, heads, rows, slice(None))
+                m = pick(block.mask, (heads, rows))
                 p = tiles.weights(q_, k_[:, :keys], m, row)  # (h, r, keys)
                 if products.numel() < p.numel():
                     products = torch.empty(p.numel(), dtype=dtype, device=q.device)
@@ -65,7 +62,7 @@ def backward(
                 dq_[heads, rows] = torch.bmm(ds, k_[:, :keys]).mul_(scale).to(q.dtype)
                 _accumulate(dk_, heads, keys, ds.transpose(1, 2), q_, scale, block.shared)
                 if dmask_ is not None:
-                    part = _slice(dmask_, heads, rows, slice(0, keys))
+                    part = pick(dmask_, (heads, rows, slice(0, keys)))
                     part.add_(ds.sum_to_size(part.shape))
     return dq, dk.to(k.dtype), dv.to(v.dtype), None if dmask is None else dmask.to(mask.dtype)
 

@@ -13,7 +13,7 @@ import math
 import torch
 from torch import Tensor
 
-from .inputs import Block
+from .inputs import Block, pick
 from .memory import Shrinking
 from .plan import Tile
 
@@ -33,11 +33,6 @@ def compute_dtype(dtype: torch.dtype, device_type: str, bf16_matmul: bool, preci
     # which overflows where bf16 does not.
     native = device_type != "cpu" and (dtype != torch.bfloat16 or bf16_matmul)
     return dtype if native else torch.float32
-
-
-def _slice(mask: Tensor, heads: slice, rows: slice, keys: slice) -> Tensor:
-    parts = (heads, rows, keys)
-    return mask[tuple(part if n > 1 else slice(None) for part, n in zip(parts, mask.shape))]
 
 
 def _operand(t: Tensor, dtype: torch.dtype) -> Tensor:
@@ -114,7 +109,7 @@ class ForwardTiles:
         """Attention of `heads` and `rows` over all keys, written to the output's slice."""
         q = _operand(block.q[heads, rows], self.dtype)  # (h, r, D)
         out = block.out[heads, rows]  # (h, r, Dv)
-        mask = None if block.mask is None else _slice(block.mask, heads, rows, slice(None))
+        mask = pick(block.mask, (heads, rows))
         keys = min(k.shape[1], rows.stop) if self.is_causal else k.shape[1]
         if self.bounded or self.tile.keys < keys:
             self._online(q, k, v, out, mask, rows.start, keys)
@@ -163,7 +158,7 @@ class ForwardTiles:
         acc = torch.zeros(*q.shape[:2], v.shape[2], dtype=wide, device=q.device)  # (h, r, Dv)
         for start in range(0, keys, self.tile.keys):
             part = slice(start, min(start + self.tile.keys, keys))
-            mask_ = None if mask is None else _slice(mask, slice(None), slice(None), part)
+            mask_ = pick(mask, (WHOLE, WHOLE, part))
             s = self.scores(q, _operand(k[:, part], self.dtype), mask_, first_row, start)
             if not self.bounded:
                 m_new = torch.maximum(m, s.amax(-1, keepdim=True).to(wide))

@@ -84,7 +84,7 @@ def broadcast(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, enable_gqa: 
     return q, k, v, mask
 
 
-def like_layout(q: Tensor, shape: tuple[int, ...], dtype: torch.dtype | None = None) -> Tensor:
+def like_layout(q: Tensor, shape: tuple[int, ...]) -> Tensor:
     """An uninitialised tensor of `shape` whose dimensions lie in memory in the order of q's.
 
     So a (B, H, N, D) view of (B, N, H*D) gets an output that folds back into (B, N, H*D) without a copy.
@@ -93,7 +93,7 @@ def like_layout(q: Tensor, shape: tuple[int, ...], dtype: torch.dtype | None = N
     dense = 0 not in q.stride() and 1 in q.stride()[-2:] and q.shape[-1] > 1
     if dense:
         order.sort(key=lambda i: -q.stride(i))
-    out = torch.empty([shape[i] for i in order], dtype=dtype or q.dtype, device=q.device)
+    out = torch.empty([shape[i] for i in order], dtype=q.dtype, device=q.device)
     return out.permute([order.index(i) for i in range(len(order))])
 
 
@@ -115,7 +115,8 @@ class Block:
     shared: bool = False
 
 
-def _pick(mask: Tensor | None, index: tuple) -> Tensor | None:
+def pick(mask: Tensor | None, index: tuple) -> Tensor | None:
+    """The part of a mask that `index` takes of the scores: dimensions of size 1 hold for every index."""
     if mask is None:
         return None
     return mask[tuple(i if n > 1 else (0 if isinstance(i, int) else slice(None)) for i, n in zip(index, mask.shape))]
@@ -126,7 +127,7 @@ def blocks(q: Tensor, k: Tensor, v: Tensor, out: Tensor, mask: Tensor | None) ->
     heads, kv_heads = q.shape[-3], k.shape[-3]
     for lead in itertools.product(*(range(n) for n in q.shape[:-3])):
         if heads == kv_heads:
-            yield Block(q[lead], k[lead], v[lead], out[lead], _pick(mask, lead), lead, lead)
+            yield Block(q[lead], k[lead], v[lead], out[lead], pick(mask, lead), lead, lead)
             continue
         group = heads // kv_heads
         for kv in range(kv_heads):
@@ -137,7 +138,7 @@ def blocks(q: Tensor, k: Tensor, v: Tensor, out: Tensor, mask: Tensor | None) ->
                 k[key].expand(group, -1, -1),
                 v[key].expand(group, -1, -1),
                 out[index],
-                _pick(mask, index),
+                pick(mask, index),
                 index,
                 key,
                 shared=True,
@@ -173,7 +174,7 @@ def joined_blocks(q: Tensor, k: Tensor, v: Tensor, out: Tensor, mask: Tensor | N
             out_, target = target.view(-1, *target.shape[2:]), None
         except RuntimeError:  # strides do not fold
             out_ = target.new_empty(q_.shape[0], *target.shape[2:])
-        mask_ = _pick(mask, (part,))
+        mask_ = pick(mask, (part,))
         if mask_ is not None:
             if mask_.shape[0] == mask_.shape[1] == 1:
                 mask_ = mask_[0]
