@@ -18,53 +18,49 @@ OFF_GFX906 = "gfx906 runs no fused kernel (xformers switched off by the WebUI; S
 BAD_GFX906 = "gfx906 runs no fused kernel (xformers 0.0.35 found no operator; SDPA: math only)"
 NO_GFX1030 = "gfx1030 runs no fused kernel (xformers not installed; SDPA: math only)"
 NO_MEM_61 = "without memory-efficient attention sm_61 runs only math SDPA"
-NO_BF16 = "sm_61 runs no fused kernel in bfloat16 (xformers not installed; SDPA: math only)"
 
 # xformers: "no" not installed, "off" switched off by the host, "yes" installed. On "this CPU" it is the real one,
 # which imports and then finds no operator.
 TABLE = f"""
-| device   | dtype    | xformers | option           | runs          | because
-| gfx906   | any      | no       | Automatic        | tiled         | {NO_GFX906}
-| gfx906   | float16  | no       | Automatic        | tiled         | {NO_GFX906.replace("kernel", "kernel in float16")}
-| gfx906   | any      | off      | Automatic        | tiled         | {OFF_GFX906}
-| gfx906   | any      | yes      | Automatic        | tiled         | {BAD_GFX906}
-| gfx906   | any      | no       | Tiled (no-flash) | tiled         |
-| gfx906   | any      | no       | xformers         | tiled         | xformers not installed
-| gfx906   | any      | off      | xformers         | tiled         | xformers switched off by the WebUI
-| gfx906   | any      | yes      | xformers         | tiled         | xformers 0.0.35 found no operator
-| gfx906   | any      | no       | sdp              | tiled         | {NO_GFX906}
-| gfx906   | any      | no       | sdp-no-mem       | tiled         | {NO_GFX906}
-| gfx906   | any      | no       | Doggettx         | Doggettx      |
-| gfx906   | any      | no       | sub-quadratic    | sub-quadratic |
-| gfx906   | any      | no       | InvokeAI         | InvokeAI      |
-| gfx906   | any      | no       | V1               | V1            |
-| gfx906   | any      | no       | None             | basic         |
-| gfx1030  | any      | no       | Automatic        | tiled         | {NO_GFX1030}
-| gfx1030  | any      | no       | sdp              | tiled         | {NO_GFX1030}
-| gfx908   | any      | no       | Automatic        | tiled         | {NO_GFX1030.replace("gfx1030", "gfx908")}
-| gfx1200  | any      | no       | Automatic        | tiled         | {NO_GFX1030.replace("gfx1030", "gfx1200")}
-| gfx1201  | any      | no       | Automatic        | host          |
-| gfx1201  | any      | no       | sdp              | sdp           |
-| gfx1201  | any      | yes      | xformers         | tiled         | xformers 0.0.35 found no operator
-| gfx90a   | any      | yes      | xformers         | xformers      |
-| sm_61    | any      | no       | Automatic        | host          |
-| sm_61    | float16  | no       | sdp              | sdp           |
-| sm_61    | bfloat16 | no       | sdp              | tiled         | {NO_BF16}
-| sm_61    | bfloat16 | no       | Automatic        | tiled         | {NO_BF16}
-| sm_61    | any      | no       | sdp-no-mem       | tiled         | {NO_MEM_61}
-| sm_61    | any      | yes      | xformers         | xformers      |
-| sm_61    | any      | no       | Doggettx         | Doggettx      |
-| sm_86    | any      | no       | Automatic        | host          |
-| sm_86    | float16  | no       | sdp-no-mem       | sdp-no-mem    |
-| sm_86    | any      | no       | Tiled (no-flash) | tiled         |
-| sm_86    | any      | no       | xformers         | tiled         | xformers not installed
-| this CPU | any      | no       | Automatic        | host          |
-| this CPU | float32  | no       | sdp              | sdp           |
-| this CPU | any      | no       | InvokeAI         | InvokeAI      |
-| this CPU | any      | no       | xformers         | tiled         | xformers not installed
-| this CPU | any      | off      | xformers         | tiled         | xformers switched off by the WebUI
-| this CPU | any      | yes      | xformers         | tiled         | xformers VERSION found no operator
-| this CPU | any      | yes      | Automatic        | host          |
+| device   | xformers | option           | runs          | because
+| gfx906   | no       | Automatic        | tiled         | {NO_GFX906}
+| gfx906   | off      | Automatic        | tiled         | {OFF_GFX906}
+| gfx906   | yes      | Automatic        | tiled         | {BAD_GFX906}
+| gfx906   | no       | Tiled (no-flash) | tiled         |
+| gfx906   | no       | xformers         | tiled         | xformers not installed
+| gfx906   | off      | xformers         | tiled         | xformers switched off by the WebUI
+| gfx906   | yes      | xformers         | tiled         | xformers 0.0.35 found no operator
+| gfx906   | no       | sdp              | tiled         | {NO_GFX906}
+| gfx906   | no       | sdp-no-mem       | tiled         | {NO_GFX906}
+| gfx906   | no       | Doggettx         | Doggettx      |
+| gfx906   | no       | sub-quadratic    | sub-quadratic |
+| gfx906   | no       | InvokeAI         | InvokeAI      |
+| gfx906   | no       | V1               | V1            |
+| gfx906   | no       | None             | basic         |
+| gfx1030  | no       | Automatic        | tiled         | {NO_GFX1030}
+| gfx1030  | no       | sdp              | tiled         | {NO_GFX1030}
+| gfx908   | no       | Automatic        | tiled         | {NO_GFX1030.replace("gfx1030", "gfx908")}
+| gfx1200  | no       | Automatic        | tiled         | {NO_GFX1030.replace("gfx1030", "gfx1200")}
+| gfx1201  | no       | Automatic        | host          |
+| gfx1201  | no       | sdp              | sdp           |
+| gfx1201  | yes      | xformers         | tiled         | xformers 0.0.35 found no operator
+| gfx90a   | yes      | xformers         | xformers      |
+| sm_61    | no       | Automatic        | host          |
+| sm_61    | no       | sdp              | sdp           |
+| sm_61    | no       | sdp-no-mem       | tiled         | {NO_MEM_61}
+| sm_61    | yes      | xformers         | xformers      |
+| sm_61    | no       | Doggettx         | Doggettx      |
+| sm_86    | no       | Automatic        | host          |
+| sm_86    | no       | sdp-no-mem       | sdp-no-mem    |
+| sm_86    | no       | Tiled (no-flash) | tiled         |
+| sm_86    | no       | xformers         | tiled         | xformers not installed
+| this CPU | no       | Automatic        | host          |
+| this CPU | no       | sdp              | sdp           |
+| this CPU | no       | InvokeAI         | InvokeAI      |
+| this CPU | no       | xformers         | tiled         | xformers not installed
+| this CPU | off      | xformers         | tiled         | xformers switched off by the WebUI
+| this CPU | yes      | xformers         | tiled         | xformers VERSION found no operator
+| this CPU | yes      | Automatic        | host          |
 """
 LINES = TABLE.strip().splitlines()[1:]
 TITLES = {
@@ -103,19 +99,18 @@ def cells_of(line):
     return [cell.strip() for cell in line.split("|")[1:]]
 
 
-@pytest.mark.parametrize("line", LINES, ids=lambda line: " ".join(cells_of(line)[:4]))
+@pytest.mark.parametrize("line", LINES, ids=lambda line: " ".join(cells_of(line)[:3]))
 def test_decision_table(device, line):
-    name, dtype, xformers, option, runs, because = cells_of(line)
+    name, xformers, option, runs, because = cells_of(line)
     found = device(name, xformers)
     because = because.replace("VERSION", found.versions.get("xformers", ""))
-    dtype = None if dtype == "any" else getattr(torch, dtype)
-    assert choose.choose(TITLES.get(option, option), found, dtype=dtype) == Decision(runs, because)
+    assert choose.choose(TITLES.get(option, option), found) == Decision(runs, because)
 
 
-@pytest.mark.parametrize("line", LINES, ids=lambda line: " ".join(cells_of(line)[:4]))
+@pytest.mark.parametrize("line", LINES, ids=lambda line: " ".join(cells_of(line)[:3]))
 def test_with_the_setting_to_leave_choices_alone(device, line):
     """Automatic is as before; an explicit choice stays, and where it has no kernel the reason says what to expect."""
-    name, _, xformers, option, runs, because = cells_of(line)
+    name, xformers, option, runs, because = cells_of(line)
     found = device(name, xformers)
     decision = choose.choose(TITLES.get(option, option), found, policy="leave")
     replaced = choose.choose(TITLES.get(option, option), found)

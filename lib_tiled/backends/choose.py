@@ -52,64 +52,65 @@ def choose(
     probe: Probe,
     policy: str = "tiled",
     host_default: str = "",
-    dtype=None,
     forced: bool = False,
     without: tuple[str, ...] = (),
 ) -> Decision:
     """What `option` leads to on the device of `probe`.
 
     policy: "tiled" to replace an explicit choice that has no working kernel, "leave" to let it be.
-    host_default: what the host's own Automatic takes, where that is known. dtype: the one attention runs in, None
-    for any. forced: --opt-tiled-attention was given. without: kernels the host was started without ("xformers").
+    host_default: what the host's own Automatic takes, where that is known. forced: --opt-tiled-attention was given.
+    without: kernels the host was started without ("xformers").
+    Fused means: in one dtype at least. Which dtype a model runs in is known only at its calls, where a kernel that
+    lacks it is replaced one call at a time.
     An option that is not known here belongs to somebody else and is left to the host.
     """
     if option.strip().lower() == "automatic":
-        return _automatic(probe, policy, backend_of(host_default), dtype, forced, without)
+        return _automatic(probe, policy, backend_of(host_default), forced, without)
     backend = backend_of(option)
     if not backend:
         return Decision("host")
-    if not _missing(backend, probe, dtype, without):
+    if not _missing(backend, probe, without):
         return Decision(backend)
-    return _without_kernel(backend, probe, policy, dtype, without)
+    return _without_kernel(backend, probe, policy, without)
 
 
-def _automatic(probe: Probe, policy: str, default: str, dtype, forced: bool, without: tuple[str, ...]) -> Decision:
+def _automatic(probe: Probe, policy: str, default: str, forced: bool, without: tuple[str, ...]) -> Decision:
     if forced:
         return Decision("tiled", FLAG)
-    if not _fused(probe, dtype, without):
-        return Decision("tiled", _nothing_fused(probe, dtype, without))
-    if _missing(default, probe, dtype, without):
-        return _without_kernel(default, probe, policy, dtype, without)
+    if not _fused(probe, without):
+        return Decision("tiled", _nothing_fused(probe, without))
+    if _missing(default, probe, without):
+        return _without_kernel(default, probe, policy, without)
     return Decision("host")
 
 
-def _fused(probe: Probe, dtype, without: tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(kernel for kernel in probe.fused(dtype) if kernel not in without)
+def _fused(probe: Probe, without: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(kernel for kernel in probe.fused() if kernel not in without)
 
 
-def _missing(backend: str, probe: Probe, dtype, without: tuple[str, ...]) -> bool:
+def _missing(backend: str, probe: Probe, without: tuple[str, ...]) -> bool:
     """Whether `backend` stands and falls with fused kernels of which none runs."""
     wanted = _KERNELS.get(backend, ())
-    return bool(wanted) and not set(wanted) & set(_fused(probe, dtype, without))
+    return bool(wanted) and not set(wanted) & set(_fused(probe, without))
 
 
-def _nothing_fused(probe: Probe, dtype, without: tuple[str, ...]) -> str:
-    if "xformers" in without and probe.fused(dtype):
+def _nothing_fused(probe: Probe, without: tuple[str, ...]) -> str:
+    if "xformers" in without and probe.fused():
         return f"{probe.label} runs xformers alone, and the WebUI was started without it"
-    return probe.summary(dtype)
+    return probe.summary()
 
 
-def _without_kernel(backend: str, probe: Probe, policy: str, dtype, without: tuple[str, ...]) -> Decision:
+def _without_kernel(backend: str, probe: Probe, policy: str, without: tuple[str, ...]) -> Decision:
     if backend == "xformers":
-        why = f"xformers {probe.short_reason('xformers', dtype)}"
-        if backend in without and probe.runs_unet(backend, dtype):
+        why = f"xformers {probe.short_reason('xformers')}"
+        if backend in without and probe.runs_unet(backend):
             why = "the WebUI was started without xformers"
         left = "; generating will fail"
-    elif backend == "sdp-no-mem" and "sdp:mem-efficient" in probe.fused(dtype):
+    elif backend == "sdp-no-mem" and "sdp:mem-efficient" in probe.fused():
         why = f"without memory-efficient attention {probe.label} runs only math SDPA"
         left = ", which needs memory for all scores at once"
     else:
-        why = probe.summary(dtype) if not _fused(probe, dtype, without) else f"SDPA on {probe.label}: math only"
+        why = probe.summary() if not _fused(probe, without) else f"SDPA on {probe.label}: math only"
         left = ", which needs memory for all scores at once"
     return Decision(backend, why + left) if policy == "leave" else Decision("tiled", why)
 
@@ -120,7 +121,7 @@ def priority(probe: Probe, without: tuple[str, ...] = ()) -> int:
     Above all of its own (the highest are at 1000) where nothing fused runs, else below those that may be fused
     (xformers 100, sdp 70) and above the rest (10).
     """
-    return 60 if _fused(probe, None, without) else 1100
+    return 60 if _fused(probe, without) else 1100
 
 
 def advice(host_default: str, probe: Probe, host: str = "", without: tuple[str, ...] = ()) -> str | None:
@@ -131,7 +132,7 @@ def advice(host_default: str, probe: Probe, host: str = "", without: tuple[str, 
     default = backend_of(host_default)
     if not default or default in ("tiled", *_KERNELS):
         return None
-    fused = _fused(probe, None, without)
+    fused = _fused(probe, without)
     sdpa = [kernel for kernel in fused if kernel in FUSED_SDP]
     if sdpa:
         title = "sdp" if "forge" in host.lower() else "sdp - scaled dot product"

@@ -5,13 +5,13 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import platform
 import sys
 import time
 from pathlib import Path
 
 import torch
 
+from ..device.probe import cpu_name, default_device
 from ..kernel import options
 from . import measure as measuring
 from . import predict, shapes
@@ -25,25 +25,12 @@ BASES = ("fused", "math", "noflash1", "noflash2", "mem-eff", "sliced")  # what t
 LARGE = 1024  # keys from which a call is one that memory matters for
 
 
-def default_device() -> torch.device:
-    for kind in ("cuda", "xpu", "mps"):
-        backend = torch.backends.mps if kind == "mps" else getattr(torch, kind, None)
-        if backend is not None and backend.is_available():
-            return torch.device(kind)
-    return torch.device("cpu")
-
-
 def device_name(device: torch.device) -> str:
     """The device as its maker calls it."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     if device.type == "cpu":
-        try:
-            lines = Path("/proc/cpuinfo").read_text().splitlines()
-        except OSError:
-            lines = []
-        names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-        return f"{next(names, platform.processor() or 'CPU')}, {torch.get_num_threads()} threads"
+        return f"{cpu_name()}, {torch.get_num_threads()} threads"
     return device.type
 
 

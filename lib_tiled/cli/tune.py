@@ -16,6 +16,7 @@ from collections.abc import Callable
 import torch
 
 from ..device.facts import facts
+from ..device.probe import default_device
 from ..kernel import options, tiled_attention, tuned
 from . import bench
 from .measure import inputs, synchronize
@@ -92,7 +93,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """0, or 1 where the result could not be kept."""
-    device = args.device or bench.default_device()
+    device = args.device or default_device()
     try:
         if args.forget:
             tuned.forget(device)

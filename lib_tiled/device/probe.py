@@ -118,7 +118,7 @@ def _versions() -> dict[str, str]:
 def _identity(device: torch.device) -> tuple[str, str, int | None, int | None]:
     """Name, architecture, memory and cache in bytes (None where unknown) of a device that is in use already."""
     if device.type == "cpu":
-        return _cpu_name(), "cpu", _cpu_memory(), cpu_cache_bytes(default=0) or None
+        return cpu_name(), "cpu", _cpu_memory(), cpu_cache_bytes(default=0) or None
     if device.type == "cuda":
         properties = torch.cuda.get_device_properties(device)
         return properties.name, architectures.of_gpu(properties), properties.total_memory, _l2_cache(properties)
@@ -134,7 +134,8 @@ def _l2_cache(properties) -> int | None:
     return getattr(properties, "L2_cache_size", 0) or None
 
 
-def _cpu_name() -> str:
+def cpu_name() -> str:
+    """The CPU as its maker calls it."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:

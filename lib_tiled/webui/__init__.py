@@ -27,9 +27,7 @@ def start() -> None:
         session.install(_session, _patches)
     except Exception as error:
         stop()
-        logger().warning(
-            "not active (%s: %s); the WebUI runs its own attention", type(error).__name__, error, exc_info=False
-        )
+        logger().warning("not active (%s: %s); the WebUI runs its own attention", type(error).__name__, error)
 
 
 def stop() -> None:

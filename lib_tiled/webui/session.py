@@ -26,9 +26,6 @@ class Session:
         self._policy = Policy()
         self._patches = Patches()
 
-    def __bool__(self) -> bool:
-        return bool(self._running)
-
     def policy(self) -> Policy:
         """What may be replaced, as the settings stood when the running generation began."""
         return self._policy
