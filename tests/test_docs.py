@@ -16,7 +16,10 @@ from lib_tiled.report.line import line
 
 ROOT = Path(__file__).resolve().parent.parent
 ENGLISH, JAPANESE = "README.md", "README.ja.md"
-DOCUMENTS = sorted(path.relative_to(ROOT).as_posix() for path in (*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")))
+DOCUMENTS = sorted(
+    path.relative_to(ROOT).as_posix()
+    for path in (*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "bench").rglob("*.md"))
+)
 
 
 def read(name):
@@ -163,14 +166,13 @@ def test_labels_are_those_of_the_page():
     text = read(ENGLISH)
     for label, source in {
         "Cross attention optimization": "lib_tiled/webui/settings.py",
-        "Precision": "lib_tiled/webui/settings.py",
         "Copy report": "lib_tiled/webui/tab.py",
         "Benchmark this GPU": "lib_tiled/webui/tab.py",
-        "Attention": "lib_tiled/webui/tab.py",
+        "Tune": "lib_tiled/webui/tab.py",
         "Tiled (no-flash)": "lib_tiled/hosts/base.py",
         "--opt-tiled-attention": "preload.py",
     }.items():
-        assert label in text and label in read(source)
+        assert label in text and f'"{label}"' in read(source)
     assert "Copy report" in read(".github/ISSUE_TEMPLATE/bug_report.yml")
 
 
@@ -196,10 +198,20 @@ def test_routes_are_those_of_the_api():
         assert route.startswith(f"{prefix}/") and f'"{route.removeprefix(prefix + "/")}"' in source
 
 
+def examples(name):
+    """The lines of generations that a document shows, in blocks of code and in cells of tables."""
+    text = read(name).replace("\\|", "|")
+    return re.findall(r"(?:^|`)\[Tiled\] ((?:txt2img|img2img|inpaint) [^`\n]+)", text, re.MULTILINE)
+
+
+def test_there_are_example_lines():
+    assert len(examples("docs/log.md")) > 20 and len(examples(ENGLISH)) == len(examples(JAPANESE)) > 1
+
+
 @pytest.mark.parametrize("name", DOCUMENTS)
 def test_example_lines_are_ones_that_could_be_printed(name):
     """Each example, taken apart and put together by the code that prints lines."""
-    for example in re.findall(r"^\[Tiled\] ((?:txt2img|img2img|inpaint) .+)$", read(name), re.MULTILINE):
+    for example in examples(name):
         what, *parts = example.split(" | ")
         generation = Generation(what=what)
         for part in parts:

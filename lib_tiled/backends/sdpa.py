@@ -17,7 +17,8 @@ _CHOICES = {0: "math", 1: "flash", 2: "mem-efficient", 3: "cudnn", 4: "overridea
 def kernel_of(
     q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, dropout: float, is_causal: bool, enable_gqa: bool = False
 ) -> str:
-    """The kernel torch takes for this call: flash, mem-efficient, cudnn or math.
+    """The kernel torch takes for this call: flash, mem-efficient, cudnn, overrideable (XPU, plug-in devices) or math;
+    "kernel N" for one that came after this was written.
 
     Asked of torch at every call: it costs a microsecond, and a remembered answer could be wrong after somebody
     turned one of torch's switches (`--opt-sdp-no-mem-attention` does so around each call).
@@ -134,7 +135,18 @@ def scaled_dot_product_attention(
     """torch's function with torch's signature, by the best kernel for this device and call.
 
     A fused kernel where torch has one; else tiled, except for small calls and for dropout, which go to math.
-    On torch 1.13, which has no such function, always tiled (NotImplementedError with dropout).
+    On torch 1.13, which has no such function, always tiled.
+
+    Args:
+        query: (..., H, Nq, D). key: (..., H, Nk, D). value: (..., H, Nk, Dv). attn_mask: boolean (True = attend) or
+            float, broadcastable to (..., H, Nq, Nk). The rest as torch documents it.
+
+    Returns:
+        (..., H, Nq, Dv) in query's dtype.
+
+    Raises:
+        What torch raises; where tiled runs, ValueError and TypeError as `tiled_attention`. NotImplementedError on
+        torch 1.13 with dropout.
     """
     original = getattr(torch.nn.functional, "scaled_dot_product_attention", None)
     if original is None:

@@ -1,9 +1,10 @@
 """Exact attention, one score tile at a time.
 
 For each tile: scores = scale * q k^T (+ mask) into a reused buffer, softmax over the keys in place, times v into
-the output's slice. Query rows are independent of each other, so tiling them changes nothing. Only where not even
-a few rows fit beside all keys are the keys tiled too, with a running maximum and sum (Milakov & Gimelshein 2018,
-"Online normalizer calculation for softmax"; Rabe & Staats 2021, "Self-attention does not need O(n^2) memory").
+the output's slice. Query rows are independent of each other, so tiling them changes nothing. The keys are tiled too
+where not even a few rows fit beside all of them, with a running maximum and sum (Milakov & Gimelshein 2018, "Online
+normalizer calculation for softmax"; Rabe & Staats 2021, "Self-attention does not need O(n^2) memory"), and where no
+maximum is needed (`scores_are_bounded`).
 """
 
 from __future__ import annotations
