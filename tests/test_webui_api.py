@@ -39,7 +39,7 @@ def test_history_is_newest_first_and_holds_twenty(host):
 def test_neither_prompt_nor_path(host):
     host.txt2img(prompt=PROMPT, steps=1)
     host.run("from lib_tiled.report.generation import history\n"
-             "history.last().note(\"tiled attention failed (OSError: '/home/someone/models/x.pt'); cond/uncond\")")
+             "history.last().note(\"tiled attention failed, cond/uncond ran\", \"OSError: '/home/someone/x.pt'\")")
     text = json.dumps([host.get(LAST), host.get(HISTORY)])
     assert "secret" not in text and "someone" not in text and "x.pt" not in text
     assert "(path)" in text and "cond/uncond" in text

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import logging
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -28,7 +30,7 @@ class Call:
 
 _listener: Callable[[Call], None] | None = None
 _clock: Callable[[Tensor], object] | None = None
-_told = 0  # calls told so far; lets `named` see whether a kernel spoke for itself
+_told = threading.local()  # .calls told so far in this thread; lets `named` see whether a kernel spoke for itself
 
 
 def listen(listener: Callable[[Call], None] | None, clock: Callable[[Tensor], object] | None = None) -> None:
@@ -44,22 +46,28 @@ def start(q: Tensor):
 
 def ran(kernel: str, q=None, k=None, out=None, reason: str = "", detail: str = "", tile=None, started=None) -> None:
     """Say that `kernel` has just computed one attention call."""
-    global _told
-    _told += 1
-    if _listener is not None:
-        _listener(Call(kernel, q, k, out, reason, detail, tile, started))
+    _told.calls = getattr(_told, "calls", 0) + 1
+    _tell(kernel, q, k, out, reason, detail, tile, started)
 
 
-def note(reason: str) -> None:
+def note(reason: str, detail: str = "") -> None:
     """Say why the next call runs where it was not meant to. Counts as no call."""
-    if _listener is not None:
-        _listener(Call("", reason=reason))
+    _tell("", reason=reason, detail=detail)
+
+
+def _tell(*call, **more) -> None:
+    if _listener is None:
+        return
+    try:
+        _listener(Call(*call, **more))
+    except Exception:  # counting must cost no picture
+        logging.getLogger("Tiled").warning("an attention call could not be counted", exc_info=True)
 
 
 @contextlib.contextmanager
 def named(kernel: str):
     """Around a host's attention function: if nothing inside said what ran, it was `kernel`."""
-    before = _told
+    before = getattr(_told, "calls", 0)
     yield
-    if _told == before:
+    if getattr(_told, "calls", 0) == before:
         ran(kernel)

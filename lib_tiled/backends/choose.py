@@ -115,13 +115,13 @@ def _without_kernel(backend: str, probe: Probe, policy: str, without: tuple[str,
     return Decision(backend, why + left) if policy == "leave" else Decision("tiled", why)
 
 
-def priority(probe: Probe, without: tuple[str, ...] = ()) -> int:
+def priority(probe: Probe, without: tuple[str, ...] = (), forced: bool = False) -> int:
     """Where "Tiled (no-flash)" stands in AUTOMATIC1111's Automatic.
 
-    Above all of its own (the highest are at 1000) where nothing fused runs, else below those that may be fused
-    (xformers 100, sdp 70) and above the rest (10).
+    Above all of its own (the highest are at 1000) where nothing fused runs or --opt-tiled-attention is given, also
+    beside other such flags; else below those that may be fused (xformers 100, sdp 70) and above the rest (10).
     """
-    return 60 if _fused(probe, without) else 1100
+    return 60 if _fused(probe, without) and not forced else 1100
 
 
 def advice(host_default: str, probe: Probe, host: str = "", without: tuple[str, ...] = ()) -> str | None:

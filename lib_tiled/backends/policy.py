@@ -24,9 +24,9 @@ class Policy:
     min_tokens: int = 0
     no_fused: str = ""
 
-    def takes(self, q: Tensor, k: Tensor) -> bool:
-        """Whether a call that only math attention would serve is worth tiling."""
-        if q.dim() < 2 or q.shape[-2] < self.min_tokens:
+    def takes(self, q: Tensor, k: Tensor, v: Tensor) -> bool:
+        """Whether a call that only math attention would serve is one for the tiled kernel, and worth tiling."""
+        if not 2 <= q.dim() <= 5 or not q.dim() == k.dim() == v.dim() or q.shape[-2] < self.min_tokens:
             return False
         batch = q.numel() // max(q.shape[-1] * q.shape[-2], 1)
         return batch * q.shape[-2] * k.shape[-2] > SMALL_CALL_SCORES

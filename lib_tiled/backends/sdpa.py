@@ -7,10 +7,12 @@ import functools
 import torch
 from torch import Tensor
 
+from .. import kernel
 from . import calls, tiled
 from .patches import Patch, Patches, patch_of
 from .policy import Policy
 
+_BUILTIN = getattr(torch._C._nn, "scaled_dot_product_attention", None)  # torch 1.13 has none
 _CHOICES = {0: "math", 1: "flash", 2: "mem-efficient", 3: "cudnn", 4: "overrideable"}
 
 
@@ -36,38 +38,46 @@ def kernel_of(
 def dispatch(
     original,
     policy: Policy,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    mask: Tensor | None = None,
-    dropout: float = 0.0,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
     is_causal: bool = False,
     scale: float | None = None,
     enable_gqa: bool = False,
     **extra,
 ) -> Tensor:
     """One SDPA call: a fused kernel where torch has one for it, else tiled where `policy` says so, else math."""
+    dropout = dropout_p
     # torch got `scale` in 2.1 and `enable_gqa` in 2.5; what was not asked for is not passed on.
     if scale is not None:
         extra["scale"] = scale
     if enable_gqa:
         extra["enable_gqa"] = True
+    # Autocast works inside SDPA: what it makes of the tensors is what the kernel is chosen for.
+    q, k, v, mask = (kernel.autocast(t) for t in (query, key, value, attn_mask))
     name = kernel_of(q, k, v, mask, dropout, is_causal, enable_gqa)
-    fusable = name != "math"
-    if policy.fallback and not (fusable and not policy.no_fused) and dropout == 0.0 and not q.is_nested:
-        if q.dim() == 3 and not policy.no_fused and (mask is None or mask.dim() == 2):
+    reason = detail = ""
+    if policy.fallback and (name == "math" or policy.no_fused) and dropout == 0.0 and not q.is_nested:
+        if q.dim() == k.dim() == v.dim() == 3 and not policy.no_fused and (mask is None or mask.dim() == 2):
             name_4d = kernel_of(q[:, None], k[:, None], v[:, None], mask, dropout, is_causal, enable_gqa)
             if name_4d != "math":
                 started = calls.start(q)
                 out = original(q[:, None], k[:, None], v[:, None], mask, dropout, is_causal, **extra)[:, 0]
                 calls.ran(f"sdp:{name_4d}", q, k, out, started=started)
                 return out
-        if policy.takes(q, k):
+        if policy.takes(q, k, v):
             how = {"is_causal": is_causal, "scale": scale, "enable_gqa": enable_gqa}
-            return tiled.run(q, k, v, mask, reason=policy.no_fused or "SDPA has only math for it", **how)
+            try:
+                return tiled.run(q, k, v, mask, reason=policy.no_fused or "SDPA has only math for it", **how)
+            except Exception as error:
+                if kernel.is_out_of_memory(error):
+                    raise  # math would need more
+                reason, detail = tiled.failed(error, f"sdp:{name}")
     started = calls.start(q)
     out = original(q, k, v, mask, dropout, is_causal, **extra)
-    calls.ran(f"sdp:{name}", q, k, out, started=started)
+    calls.ran(f"sdp:{name}", q, k, out, reason, detail, started=started)
     return out
 
 
@@ -75,20 +85,18 @@ def _make_replacement(patch: Patch, policy):
     """A stand-in for F.scaled_dot_product_attention; `policy()` is asked at every call."""
 
     @functools.wraps(patch.original)
-    def scaled_dot_product_attention(
-        query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None, enable_gqa=False, **extra
-    ):
+    def scaled_dot_product_attention(*args, **kwargs):
         original = patch.original
+        if not patch.active:
+            return original(*args, **kwargs)
         behind = patch_of(original)
         if behind is not None and behind.active:  # ours already: decide and count once
             original = behind.original
-        if not patch.active:
-            kept = {"scale": scale} if scale is not None else {}
-            kept |= {"enable_gqa": True} if enable_gqa else {}
-            return patch.original(query, key, value, attn_mask, dropout_p, is_causal, **kept, **extra)
-        return dispatch(
-            original, policy(), query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa, **extra
-        )
+        if original is _BUILTIN:
+            return dispatch(original, policy(), *args, **kwargs)
+        # Somebody's own attention (SageAttention, a Triton kernel) in torch's place: it gets the call as it was made.
+        with calls.named(f"sdp:{getattr(original, '__name__', type(original).__name__)}"):
+            return original(*args, **kwargs)
 
     return scaled_dot_product_attention
 
@@ -153,7 +161,8 @@ def scaled_dot_product_attention(
         if dropout_p:
             raise NotImplementedError("tiled attention has no dropout, and this torch has no math attention")
         return tiled.run(query, key, value, attn_mask, is_causal=is_causal, scale=scale, enable_gqa=enable_gqa)
-    behind = patch_of(original)
-    if behind is not None and behind.active:
-        original = behind.original
+    if original is not _BUILTIN:  # a patch of ours, which decides, or somebody's own attention
+        more = {"scale": scale} if scale is not None else {}
+        more |= {"enable_gqa": True} if enable_gqa else {}
+        return original(query, key, value, attn_mask=attn_mask, dropout_p=dropout_p, is_causal=is_causal, **more)
     return dispatch(original, Policy(), query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)

@@ -7,6 +7,7 @@ import sys
 
 from torch import Tensor
 
+from .. import kernel
 from . import calls, tiled
 from .patches import Patch, Patches
 
@@ -20,6 +21,8 @@ def _cannot_run(error: Exception) -> bool:
     """Whether xformers could not run this call at all, as opposed to a mistake in the arguments."""
     if isinstance(error, NotImplementedError):
         return True
+    if kernel.is_out_of_memory(error):  # "CUDA error: out of memory" is none of its kernel's faults
+        return False
     return isinstance(error, RuntimeError) and any(words in str(error).lower() for words in _LAUNCH_ERRORS)
 
 
@@ -28,13 +31,13 @@ def _reason(error: Exception, q: Tensor) -> str:
     return f"xformers {what} for {str(q.dtype).rpartition('.')[2]} on {q.device.type}"
 
 
-def _tiled(q: Tensor, k: Tensor, v: Tensor, bias, scale: float | None, reason: str) -> Tensor:
-    """(B, N, H, D) or (B, N, D) through the tiled kernel, in xformers' layout."""
-    is_causal = type(bias).__name__ == "LowerTriangularMask"
+def _tiled(q: Tensor, k: Tensor, v: Tensor, bias, scale: float | None, reason: str, output_dtype=None) -> Tensor:
+    """(B, N, D), (B, N, H, D) or (B, N, G, H, D) through the tiled kernel, in xformers' layout."""
+    how = {"is_causal": type(bias).__name__ == "LowerTriangularMask", "scale": scale}
     mask = bias if isinstance(bias, Tensor) else None
-    swap = (lambda t: t.transpose(-3, -2)) if q.dim() >= 4 else (lambda t: t)
-    how = {"is_causal": is_causal, "scale": scale}
-    return swap(tiled.run(swap(q), swap(k), swap(v), mask, reason=reason, detail=f"D={q.shape[-1]}", **how))
+    heads_first = (t.movedim(1, -2) for t in (q, k, v))
+    out = tiled.run(*heads_first, mask, reason=reason, detail=f"D={q.shape[-1]}", **how).movedim(-2, 1)
+    return out if output_dtype is None else out.to(output_dtype)
 
 
 def _convertible(bias) -> bool:
@@ -58,7 +61,7 @@ def _make_attention(patch: Patch, policy):
                 if not (_cannot_run(error) and can_tile):
                     raise
                 _failed[kind] = _reason(error, query)
-        return _tiled(query, key, value, attn_bias, scale, _failed[kind])
+        return _tiled(query, key, value, attn_bias, scale, _failed[kind], kwargs.get("output_dtype"))
 
     return memory_efficient_attention
 

@@ -14,18 +14,15 @@ import ldm.modules.attention
 import ldm.modules.diffusionmodules.model
 import sgm.modules.attention
 import sgm.modules.diffusionmodules.model
-import torch
 from modules import devices, sd_hijack, sd_hijack_optimizations, shared
 from modules.hypernetworks import hypernetwork
-from torch import Tensor
-from torch.nn import functional
 
-from .. import kernel
-from ..backends import calls, choose, tiled
+from ..backends import calls, choose
 from ..backends.patches import Patch, Patches, patch_of
 from ..backends.policy import Policy
 from ..device.probe import probe
-from ..report.log import logger
+from . import a1111_layers as layers
+from .a1111_layers import tiled_attention_forward, tiled_attnblock_forward
 from .base import AUTOMATIC, TITLE, Chosen, Host
 
 CROSS_ATTENTION = (ldm.modules.attention.CrossAttention, sgm.modules.attention.CrossAttention)
@@ -47,90 +44,14 @@ _NAMES = {
 }
 
 
-_policy = Policy()  # as the settings stood when the running generation began
-
-
 def _without() -> tuple[str, ...]:
     """Kernels that the host was started without: it imports xformers for --xformers alone."""
     return () if getattr(shared, "xformers_available", False) else ("xformers",)
 
 
-def _heads_first(t: Tensor, heads: int) -> Tensor:
-    """(B, N, H*D) -> (B, H, N, D), a view."""
-    return t.unflatten(-1, (heads, -1)).transpose(1, 2)
-
-
-def _mask_4d(mask: Tensor, batch: int, heads: int, queries: int, keys: int) -> Tensor:
-    """A mask as other extensions hand it over, broadcastable to (B, H, Nq, Nk).
-
-    Two dimensions are one key mask per picture, as in ldm, if they can be, else (Nq, Nk); three are
-    (B, Nq, Nk) or (B*H, Nq, Nk).
-    """
-    if mask.dim() == 2:
-        per_picture = mask.shape == (batch, keys) and (mask.dtype == torch.bool or batch != queries)
-        return mask[:, None, None, :] if per_picture else mask[None, None]
-    if mask.dim() == 3:
-        return mask.unflatten(0, (batch, heads)) if mask.shape[0] == batch * heads and heads > 1 else mask[:, None]
-    return mask
-
-
-def _upcast(*tensors: Tensor) -> tuple[Tensor, ...]:
-    return tuple(t.float() for t in tensors) if shared.opts.upcast_attn else tensors
-
-
-def _attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Tensor:
-    dtype = q.dtype
-    q, k, v = _upcast(q, k, v)
-    with devices.without_autocast(disable=not shared.opts.upcast_attn):
-        if q.shape[-2] < _policy.min_tokens and hasattr(functional, "scaled_dot_product_attention"):
-            return functional.scaled_dot_product_attention(q, k, v, mask).to(dtype)
-        return tiled.run(q, k, v, mask).to(dtype)
-
-
-def _or_the_hosts(fallback):
-    """If our code fails, the host's own attention finishes the picture and the log says so."""
-
-    def decorate(forward):
-        @functools.wraps(forward)
-        def guarded(self, x, *args, **kwargs):
-            try:
-                return forward(self, x, *args, **kwargs)
-            except kernel.TiledOutOfMemoryError:
-                raise  # the host's own would need more
-            except Exception as error:
-                reason = f"tiled attention failed ({type(error).__name__}: {error}); Doggettx took over"
-                logger().debug(reason, exc_info=True)
-                out = fallback(self, x, *args, **kwargs)
-                calls.ran("Doggettx", reason=reason)
-                return out
-
-        return guarded
-
-    return decorate
-
-
-@_or_the_hosts(sd_hijack_optimizations.split_cross_attention_forward)
-def tiled_attention_forward(self, x, context=None, mask=None, **kwargs):
-    """CrossAttention.forward: x (B, N, C), context (B, M, C') or None. Extra arguments are ignored as the host does."""
-    context = x if context is None else context
-    context_k, context_v = hypernetwork.apply_hypernetworks(shared.loaded_hypernetworks, context)
-    h = self.heads
-    q = _heads_first(self.to_q(x), h)  # (B, H, N, D)
-    k = _heads_first(self.to_k(context_k), h)  # (B, H, M, D)
-    v = _heads_first(self.to_v(context_v), h)
-    if mask is not None:
-        mask = _mask_4d(mask, q.shape[0], h, q.shape[2], k.shape[2])
-    out = _attend(q, k, v, mask)
-    return self.to_out(out.transpose(1, 2).flatten(2))  # (B, N, H*D), the layout it was written in
-
-
-@_or_the_hosts(sd_hijack_optimizations.cross_attention_attnblock_forward)
-def tiled_attnblock_forward(self, x):
-    """AttnBlock.forward of the VAE: x (B, C, H, W), one head over H*W tokens with D = C."""
-    h = self.norm(x)
-    q, k, v = (conv(h).flatten(2).transpose(1, 2)[:, None] for conv in (self.q, self.k, self.v))  # (B, 1, HW, C)
-    out = _attend(q, k, v)[:, 0].transpose(1, 2).reshape(x.shape)
-    return x + self.proj_out(out)
+def _flag() -> bool:
+    """Whether --opt-tiled-attention was given."""
+    return getattr(shared.cmd_opts, SdOptimizationTiled.cmd_opt, False)
 
 
 class SdOptimizationTiled(sd_hijack_optimizations.SdOptimization):
@@ -144,7 +65,7 @@ class SdOptimizationTiled(sd_hijack_optimizations.SdOptimization):
 
     @property
     def priority(self) -> int:
-        return choose.priority(probe(devices.device), _without())
+        return choose.priority(probe(devices.device), _without(), forced=_flag())
 
     def apply(self) -> None:
         for cls in CROSS_ATTENTION:
@@ -170,10 +91,31 @@ def _counted(patch: Patch):
             # HyperTile keeps what it finds on first use, for good. It keeps this one, so look up what holds now.
             now = vars(patch.owner)["forward"]
             function = now if _is_known(now) else function
-        with calls.named(_NAMES.get(function.__name__, function.__name__)):
+        name = getattr(function, "__name__", type(function).__name__)
+        with calls.named(_NAMES.get(name, name)):
             return function(self, *args, **kwargs)
 
     return forward
+
+
+def _count(patches: Patches) -> None:
+    """Wrap the forward functions that hold now, where they are not wrapped."""
+    for cls in (*CROSS_ATTENTION, *ATTN_BLOCK):
+        if patch_of(vars(cls)["forward"]) is None:
+            patches.replace(cls, "forward", _counted)
+
+
+def _counts_again(patch: Patch, patches: Patches):
+    """sd_hijack.apply_optimizations, which puts functions in place: for a refiner in the middle of a generation too."""
+
+    @functools.wraps(patch.original)
+    def apply_optimizations(*args, **kwargs):
+        applied = patch.original(*args, **kwargs)
+        if patch.active:
+            _count(patches)
+        return applied
+
+    return apply_optimizations
 
 
 def _tiled_if_chosen(patch: Patch):
@@ -201,15 +143,14 @@ class A1111(Host):
         return SdOptimizationTiled()
 
     def install(self, patches: Patches) -> None:
-        for cls in (*CROSS_ATTENTION, *ATTN_BLOCK):
-            patches.replace(cls, "forward", _counted)
+        _count(patches)
+        patches.replace(sd_hijack, "apply_optimizations", lambda patch: _counts_again(patch, patches))
         for cls in XFORMERS_BLOCK:
             patches.replace(cls, "forward", _tiled_if_chosen)
 
     @contextlib.contextmanager
-    def choose(self, option: str, overridden: bool, policy: Policy):
-        global _policy
-        policy, _policy = _policy, policy
+    def choose(self, option: str, overridden: bool, policy: Policy, lasting: bool = False):
+        before_policy, layers.policy = layers.policy, policy
         before = _running()
         titles = (AUTOMATIC, "None", *(o.title() for o in sd_hijack.optimizers))
         # The host itself ignores the option in `override_settings`.
@@ -219,8 +160,8 @@ class A1111(Host):
         try:
             yield self._chosen(option, option in titles)
         finally:
-            _policy = policy
-            if switch:
+            layers.policy = before_policy
+            if switch and not lasting:
                 sd_hijack.model_hijack.apply_optimizations(before)
 
     def _chosen(self, option: str, offered: bool) -> Chosen:
@@ -233,8 +174,7 @@ class A1111(Host):
         elif option != AUTOMATIC:
             reason = "the option was changed but not applied yet"
         elif running == TITLE:
-            flag = getattr(shared.cmd_opts, SdOptimizationTiled.cmd_opt, False)
-            reason = choose.FLAG if flag else probe(devices.device).summary()
+            reason = choose.FLAG if _flag() else probe(devices.device).summary()
         return Chosen(option, text, reason)
 
     def _why_not_offered(self, option: str) -> str:

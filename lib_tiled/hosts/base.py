@@ -43,8 +43,13 @@ class Host:
     def install(self, patches: Patches) -> None:
         """Patch what this host's attention runs through, until `patches` are undone. Not re-entrant."""
 
-    def choose(self, option: str, overridden: bool, policy: Policy) -> contextlib.AbstractContextManager[Chosen]:
-        """Let `option` hold for a block. `overridden`: this generation asked for it itself; `policy`: its settings."""
+    def choose(
+        self, option: str, overridden: bool, policy: Policy, lasting: bool = False
+    ) -> contextlib.AbstractContextManager[Chosen]:
+        """Let `option` hold for a block.
+
+        overridden: this generation asked for it itself. lasting: and for those after it as well. policy: its settings.
+        """
         return contextlib.nullcontext(Chosen(option, option))
 
     def advice(self) -> str | None:

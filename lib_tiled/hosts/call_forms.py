@@ -87,7 +87,8 @@ class Family:
     def label(self, function: Callable) -> str:
         """What to call the kernel of a host's function where no kernel inside speaks for itself."""
         titles = [title for title, one in self.by_title.items() if one is function]
-        return titles[-1] if titles else function.__name__.removeprefix("attention_")
+        name = getattr(function, "__name__", type(function).__name__)
+        return titles[-1] if titles else name.removeprefix("attention_")
 
 
 def heads_family(by_title: dict, known: tuple, pytorch: Callable, management) -> Family:

@@ -8,23 +8,22 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import sys
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from modules import shared
 
 from .. import kernel
-from ..backends import calls
+from ..backends import calls, tiled
 from ..backends import choose as decisions
 from ..backends.patches import Patch, Patches
 from ..backends.policy import Policy
 from ..device.probe import probe
-from ..report.log import logger
 from .base import AUTOMATIC, OPTION, TITLE, Choice, Chosen, Host
 from .call_forms import Family, by_position
+from .names import attributes, modules
 
 # Extensions for both hosts import either host's function under the other's name.
 HEADS_NAMES = ("attention_function", "optimized_attention", "optimized_attention_masked")
@@ -48,25 +47,6 @@ class Running:
     title: str
     policy: Policy
     efficient: bool | None = None
-
-
-def modules() -> Iterator[types.ModuleType]:
-    """Every module, and the WebUI's script files, which are not in sys.modules."""
-    loading = sys.modules.get("modules.script_loading")
-    for module in [*sys.modules.values(), *getattr(loading, "loaded_scripts", {}).values()]:
-        if isinstance(module, types.ModuleType):
-            yield module
-
-
-@contextlib.contextmanager
-def attributes(owner, **values):
-    """Those of `values` that `owner` has as attributes hold for a block."""
-    before = {name: vars(owner)[name] for name in values if name in vars(owner)}
-    vars(owner).update({name: values[name] for name in before})
-    try:
-        yield
-    finally:
-        vars(owner).update(before)
 
 
 class FunctionsHost(Host):
@@ -169,9 +149,7 @@ class FunctionsHost(Host):
             except Exception as error:
                 if kernel.is_out_of_memory(error):
                     raise
-                what = f"tiled attention failed ({type(error).__name__}: {error})"
-                logger().debug(what, exc_info=True)
-                calls.note(f"{what}; {family.label(original)} took over")
+                calls.note(*tiled.failed(error, family.label(original)))
         function = family.by_title.get(running.title, original) if follows else original
         with calls.named(family.label(function)):
             return function(*args, **kwargs)
@@ -179,7 +157,7 @@ class FunctionsHost(Host):
     # -- one generation
 
     @contextlib.contextmanager
-    def choose(self, option: str, overridden: bool, policy: Policy):
+    def choose(self, option: str, overridden: bool, policy: Policy, lasting: bool = False):
         if not self._stack:
             self._bound = self._read_bound()
         running, chosen = self._decide(option, policy)
@@ -201,7 +179,23 @@ class FunctionsHost(Host):
                         follows = family is self.spatial or any(held is one for one in self._bound)
                         stand_in = self.stand_in(family, held, follows)
                         patches.replace(module, name, lambda _, stand_in=stand_in: stand_in)
+                    elif callable(held) and module.__name__.startswith(self.home.__name__.partition(".")[0]):
+                        patches.replace(module, name, lambda patch, family=family: self._foreign(family, patch))
         patches.replace(self.model_class(), "memory_required", self._honest_estimate)
+
+    def _foreign(self, family: Family, patch: Patch):
+        """Another extension's function in place of the host's: it runs as it is, and is counted."""
+
+        @functools.wraps(patch.original)
+        def attention(*args, **kwargs):
+            if not (patch.active and self._stack):
+                return patch.original(*args, **kwargs)
+            if self._stack[-1].title != AUTOMATIC:
+                calls.note(f"another extension's attention is in place of {patch.owner.__name__}'s")
+            with calls.named(family.label(patch.original)):
+                return patch.original(*args, **kwargs)
+
+        return attention
 
     def _read_bound(self) -> list[Callable]:
         """What the host itself chose."""

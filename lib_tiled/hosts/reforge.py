@@ -12,7 +12,8 @@ from ldm_patched.modules.model_base import BaseModel
 
 from ..backends.patches import Patch, Patches
 from .call_forms import heads_family, spatial_family
-from .functions import FunctionsHost, modules
+from .functions import FunctionsHost
+from .names import modules
 
 _HEADS = {
     "xformers": "attention_xformers",

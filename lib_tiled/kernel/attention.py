@@ -45,7 +45,7 @@ def _autocast_dtype(device_type: str) -> torch.dtype | None:
         return torch.get_autocast_gpu_dtype() if device_type == "cuda" and torch.is_autocast_enabled() else None
 
 
-def _autocast(t: Tensor) -> Tensor:
+def autocast(t: Tensor | None) -> Tensor | None:
     """`t` in the dtype that autocast gives a matmul's operands; float64 and what is no float tensor stay."""
     if not isinstance(t, Tensor) or t.dtype not in (torch.float16, torch.bfloat16, torch.float32):
         return t
@@ -177,7 +177,7 @@ def attend(
     precision: str | None = None,
 ) -> Tensor:
     """`tiled_attention` with a precision for this call; None takes the setting's."""
-    q, k, v = (_autocast(t) for t in (q, k, v))
+    q, k, v = (autocast(t) for t in (q, k, v))
     inputs.check(q, k, v, attn_mask, is_causal, enable_gqa)
     if precision is not None and precision not in options.PRECISIONS:
         raise ValueError(f"precision must be one of {', '.join(options.PRECISIONS)}, not {precision!r}")

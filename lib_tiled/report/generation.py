@@ -9,8 +9,10 @@ from dataclasses import dataclass, field
 import torch
 
 from ..backends.calls import Call
+from ..backends.choose import backend_of
 from . import place
 
+MOST_DETAILS = 4  # of one reason in the line: SD 1.5 has four head dimensions
 DONE, INTERRUPTED, FAILED = "done", "interrupted", "failed"
 
 
@@ -68,23 +70,24 @@ class Generation:
     started: float = field(default_factory=time.time)
     seconds: float = 0.0
     calls: int = 0
-    _finite: torch.Tensor | None = field(default=None, repr=False)
+    _finite: dict[str, torch.Tensor] = field(default_factory=dict, repr=False)  # kernel -> NaN, or 0
 
     def record(self, call: Call) -> None:
         """Count one call. A listener for `backends.calls`; a few microseconds, no synchronisation."""
         self.note(call.reason, call.detail)
         if not call.kernel:
             return
-        where = place.place(skip=3)
+        where = place.place(skip=4)
         self.calls += 1
         self.counts[where, call.kernel] += 1
-        if self.detailed and call.q is not None:
+        if self.detailed and call.q is not None and not call.q.is_nested:
             self._detail(where, call)
         out = call.out
-        if out is not None and out.dtype == torch.float16:
+        if out is not None and out.dtype == torch.float16 and not out.is_nested:
             # 0 * sum is NaN where anything was not finite; added up on the device, read once at the end.
-            probe = out.sum(dtype=torch.float32) * 0
-            self._finite = probe if self._finite is None else self._finite + probe.to(self._finite.device)
+            probe = out.detach().sum(dtype=torch.float32) * 0
+            before = self._finite.get(call.kernel)
+            self._finite[call.kernel] = probe if before is None else before + probe.to(before.device)
 
     def _detail(self, where: str, call: Call) -> None:
         # xformers' layout is (B, N, H, D), all others' (..., N, D).
@@ -101,6 +104,7 @@ class Generation:
     def note(self, reason: str, detail: str = "") -> None:
         if not reason:
             return
+        reason, detail = " ".join(reason.split()), " ".join(detail.split())  # torch's own messages have line breaks
         details = self._why.setdefault(reason, [])
         if detail and detail not in details:
             details.append(detail)
@@ -108,15 +112,23 @@ class Generation:
     @property
     def reasons(self) -> list[str]:
         """Why, in words, each reason once: "xformers found no operator for float16 on cuda (D=40, D=512)"."""
-        return [reason + (f" ({', '.join(details)})" if details else "") for reason, details in self._why.items()]
+        found = []
+        for reason, details in self._why.items():
+            more = ", ..." if len(details) > MOST_DETAILS else ""
+            found.append(f"{reason} ({', '.join(details[:MOST_DETAILS])}{more})" if details else reason)
+        return found
 
     def finish(self, status: str = DONE) -> None:
         self.status = status
         self.seconds = time.time() - self.started
-        if status != FAILED and self._finite is not None and bool(self._finite.isnan()):
-            self.note("non-finite attention output in fp16: set Precision to safe in Settings > Tiled attention")
-        self._finite = None
-        if self.counts[place.UNET, "tiled"] and "tiled" not in self.choice.lower():
+        bad = [kernel for kernel, probe in self._finite.items() if status != FAILED and bool(probe.isnan())]
+        if bad:
+            cure = ": set Precision to safe in Settings > Tiled attention" if "tiled" in bad else ""
+            self.note(f"non-finite attention output in fp16 of {', '.join(bad)}{cure}")
+        self._finite.clear()
+        # Only these fall back; beside another choice tiled is somebody else's call.
+        running = backend_of((self.choice or self.option).rpartition(" -> ")[2])
+        if self.counts[place.UNET, "tiled"] and running in ("sdp", "sdp-no-mem", "xformers"):
             self.choice = f"{self.choice or self.option} -> Tiled"
 
     def kernels(self) -> dict[str, dict[str, int]]:

@@ -23,8 +23,8 @@ class _Console(logging.StreamHandler):
             else:
                 stream.write(text + "\n")
             stream.flush()
-        except (OSError, ValueError):  # a closed console must not cost the picture
-            self.handleError(record)
+        except Exception:  # noqa: S110 - a closed console, none (pythonw), half a stand-in: it must cost no picture
+            pass
 
 
 def logger() -> logging.Logger:

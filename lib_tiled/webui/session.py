@@ -68,7 +68,8 @@ class Session:
         self._policy = settings.policy()
         overridden = OPTION in (getattr(p, "override_settings", None) or {})
         # The choice first: the host may put its functions in place, which are then wrapped.
-        chosen = cleanup.enter_context(self.host.choose(option, overridden, self._policy))
+        lasting = not getattr(p, "override_settings_restore_afterwards", True)
+        chosen = cleanup.enter_context(self.host.choose(option, overridden, self._policy, lasting))
         generation.choice = chosen.text
         generation.note(chosen.reason)
         if not generation.nested:

@@ -11,6 +11,7 @@ from ..device import pretend
 from ..device.probe import probe
 from ..hosts.base import AUTOMATIC, OPTION, Host
 from ..kernel import options as kernel_options
+from ..report.log import logger
 
 SECTION = ("tiled_attention", "Tiled attention")
 CATEGORY = "sd"  # the hosts' group "Stable Diffusion"
@@ -58,6 +59,8 @@ _SETTINGS = {
         {"minimum": 0, "maximum": 4096, "step": 16},
     ),
 }
+
+_told: set[tuple[str, str]] = set()  # values that do not fit and were named once
 
 
 def register(host: Host | None = None) -> None:
@@ -112,9 +115,27 @@ def all_values() -> dict:
 
 
 def get(key: str):
-    """A setting's value as it holds now; the default where the host does not know it yet."""
-    default = _SETTINGS[key][0] if key in _SETTINGS else AUTOMATIC
-    return getattr(shared.opts, key, default)
+    """A setting's value as it holds now; the default where the host does not know it yet or the value does not fit.
+
+    The values come from a file and from API requests, which hold what people write there.
+    """
+    default, _, component, arguments = _SETTINGS.get(key, (AUTOMATIC, "", "Dropdown", {}))
+    value = getattr(shared.opts, key, default)
+    try:
+        if component == "Slider":
+            fits = (value := int(value)) >= arguments["minimum"]
+        elif component == "Radio":
+            fits = value in arguments["choices"]
+        else:
+            fits = isinstance(value, type(default))
+    except (TypeError, ValueError):
+        fits = False
+    if fits:
+        return value
+    if (key, repr(value)) not in _told:
+        _told.add((key, repr(value)))
+        logger().warning("the setting %s is %r, which does not fit; %r is used", key, value, default)
+    return default
 
 
 def command_line(name: str):
@@ -127,11 +148,11 @@ def log_level() -> str:
 
 
 def apply_to_kernel() -> None:
-    """Hand the kernel its settings. ValueError where one does not fit."""
+    """Hand the kernel its settings."""
     kernel_options.configure(
         precision=get("tiled_precision"),
-        scratch_mb=int(get("tiled_scratch_mb")) or None,
-        rows=int(get("tiled_rows")) or None,
+        scratch_mb=get("tiled_scratch_mb") or None,
+        rows=get("tiled_rows") or None,
     )
 
 
@@ -142,12 +163,20 @@ def policy() -> Policy:
         found = probe(shared.device)
         if not any(kernel.startswith("sdp:") for kernel in found.fused()):
             no_fused = found.summary()
-    return Policy(get("tiled_fallback") == USE_TILED, int(get("tiled_min_tokens")), no_fused)
+    return Policy(get("tiled_fallback") == USE_TILED, get("tiled_min_tokens"), no_fused)
 
 
 def interrupted() -> bool:
     state = shared.state
     return bool(state.interrupted or getattr(state, "stopping_generation", False))
+
+
+def _hires_size(p) -> tuple[int, int]:
+    """Width and height of the second pass, as the hosts compute them: one side of 0 follows the other."""
+    width, height = getattr(p, "hr_resize_x", 0), getattr(p, "hr_resize_y", 0)
+    if not width and not height:
+        return int(p.width * p.hr_scale), int(p.height * p.hr_scale)
+    return width or height * p.width // p.height, height or width * p.height // p.width
 
 
 def describe(p) -> str:
@@ -157,9 +186,7 @@ def describe(p) -> str:
         kind = "inpaint"
     parts = [f"{kind} {p.width}x{p.height} {p.steps} steps"]
     if kind == "txt2img" and getattr(p, "enable_hr", False):
-        width = getattr(p, "hr_resize_x", 0) or int(p.width * p.hr_scale)
-        height = getattr(p, "hr_resize_y", 0) or int(p.height * p.hr_scale)
-        parts.append(f"hires {width}x{height}")
+        parts.append("hires {}x{}".format(*_hires_size(p)))
     if p.n_iter > 1 or p.batch_size > 1:
         parts.append(f"{p.n_iter} x {p.batch_size} pictures" if p.n_iter > 1 else f"batch of {p.batch_size}")
     return ", ".join(parts)
