@@ -351,3 +351,16 @@ def test_the_flag_makes_automatic_tiled(start_host):
     host.txt2img()
     (line,) = lines(host)
     assert line.endswith("| Automatic -> Tiled: --opt-tiled-attention")
+
+
+@pytest.mark.parametrize(
+    "x, y, size", [(0, 0, "768x1152"), (1024, 0, "1024x1536"), (0, 1536, "1024x1536"), (900, 900, "900x900")]
+)
+def test_the_size_of_the_hires_pass_is_the_hosts(host, x, y, size):
+    text = host.run(f"""
+import types
+from lib_tiled.webui.settings import describe
+result = describe(types.SimpleNamespace(width=512, height=768, steps=20, n_iter=1, batch_size=1, enable_hr=True,
+                                        hr_scale=1.5, hr_resize_x={x}, hr_resize_y={y}))
+""")
+    assert text == f"txt2img 512x768 20 steps, hires {size}"

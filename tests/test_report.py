@@ -3,6 +3,7 @@
 import io
 import logging
 import sys
+import threading
 import types
 
 import pytest
@@ -101,6 +102,51 @@ def test_non_finite_half_output_is_noticed_at_the_end():
     assert len(g.reasons) == 1 and "Precision to safe" in g.reasons[0]
 
 
+def test_the_advice_is_given_only_where_it_helps():
+    g = Generation(choice="sdp")
+    g.record(Call("sdp:flash", out=torch.full((2,), float("nan"), dtype=torch.float16)))
+    g.finish()
+    assert g.reasons == ["non-finite attention output in fp16 of sdp:flash"]
+
+
+def test_watching_for_nan_keeps_no_graph():
+    g = Generation()
+    g.record(Call("tiled", out=torch.ones(2, dtype=torch.float16, requires_grad=True) * 2))
+    assert not g._finite["tiled"].requires_grad
+
+
+def test_a_listener_that_fails_costs_no_picture(caplog):
+    def broken(call):
+        raise KeyError("a bug of ours")
+
+    calls.listen(broken)
+    try:
+        calls.ran("tiled")
+    finally:
+        calls.listen(None)
+
+
+def test_one_line_whatever_an_error_says():
+    g = fill(Generation(what="txt2img", choice="sdp"), unet__tiled=1)
+    for i in range(9):
+        g.note("tiled attention failed,\nDoggettx took over", f"RuntimeError: shape\n {i}")
+    text = line.line(g)
+    assert "\n" not in text and text.endswith("RuntimeError: shape 2, RuntimeError: shape 3, ...)")
+
+
+def test_another_thread_speaks_for_itself_alone():
+    g = Generation()
+    calls.listen(g.record)
+    try:
+        with calls.named("Doggettx"):
+            thread = threading.Thread(target=calls.ran, args=("split",))
+            thread.start()
+            thread.join()
+    finally:
+        calls.listen(None)
+    assert {kernel: n for (_, kernel), n in g.counts.items()} == {"split": 1, "Doggettx": 1}
+
+
 def test_named_counts_only_what_did_not_speak_for_itself():
     g = Generation()
     calls.listen(g.record)
@@ -170,3 +216,12 @@ def test_a_fallback_shows_in_the_choice():
     g = fill(Generation(option="sdp", choice="sdp"), unet__tiled=2)
     g.finish()
     assert g.choice == "sdp -> Tiled"
+    g = fill(Generation(option="Automatic", choice="Automatic -> xformers"), unet__tiled=2)
+    g.finish()
+    assert g.choice == "Automatic -> xformers -> Tiled"
+
+
+def test_somebody_elses_tiled_call_is_no_fallback():
+    g = fill(Generation(option="Doggettx", choice="Doggettx"), unet__Doggettx=64, unet__tiled=1)
+    g.finish()
+    assert g.choice == "Doggettx"

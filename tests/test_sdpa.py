@@ -7,9 +7,10 @@ from attention_reference import needs_sdpa
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import lib_tiled
-from lib_tiled.backends import sdpa
+from lib_tiled.backends import calls, sdpa
 from lib_tiled.backends.patches import Patches
 from lib_tiled.backends.policy import Policy
+from lib_tiled.report.generation import Generation
 
 
 class Observer(TorchDispatchMode):
@@ -147,3 +148,43 @@ def test_library_function_equals_torchs():
         F.scaled_dot_product_attention(q, k, v, scale=0.2),
         atol=1e-5,
     )
+
+
+@pytest.mark.parametrize(
+    "q, k", [((1, 1, 1, 4, 600, 16),) * 2, ((4, 600, 16), (600, 16)), ((2, 4, 600, 16), (4, 600, 16))], ids=str
+)
+def test_shapes_that_only_torch_takes_stay_with_it(heard, q, k):
+    q, k = torch.randn(q), torch.randn(k)
+    with lib_tiled.patch_sdpa():
+        out = F.scaled_dot_product_attention(q, k, k)
+    assert out.shape == q.shape and [call.kernel for call in heard] == ["sdp:math"]
+
+
+def test_what_tiled_refuses_ends_in_math(heard):
+    q, k, v = torch.randn(1, 4, 1100, 8), torch.randn(1, 2, 1100, 8), torch.randn(1, 4, 1100, 8)
+    with lib_tiled.patch_sdpa():
+        out = F.scaled_dot_product_attention(q, k, v, enable_gqa=True)
+    assert torch.allclose(out, F.scaled_dot_product_attention(q, k, v, enable_gqa=True))
+    assert heard[0].kernel == "sdp:math" and heard[0].reason == "tiled attention failed, sdp:math took over"
+
+
+def test_autocast_is_asked_for_what_it_makes_of_the_tensors(heard):
+    q = torch.randn(1, 8, 1024, 40)
+    k = q.bfloat16()
+    with torch.no_grad(), lib_tiled.patch_sdpa(), torch.autocast("cpu", torch.bfloat16), Observer() as observer:
+        F.scaled_dot_product_attention(q, k, k)
+        F.scaled_dot_product_attention(q[:, :, :64], k[:, :, :64], k[:, :, :64])
+    assert [call.kernel for call in heard] == observer.seen == ["sdp:flash"] * 2
+
+
+@pytest.mark.parametrize("detailed", [False, True])
+def test_nested_tensors_in_fp16_are_counted(detailed):
+    nested = torch.nested.nested_tensor([torch.randn(3, 5, 8), torch.randn(3, 7, 8)], dtype=torch.float16)
+    generation = Generation(detailed=detailed)
+    calls.listen(generation.record)
+    try:
+        with lib_tiled.patch_sdpa():
+            F.scaled_dot_product_attention(nested, nested, nested)
+    finally:
+        calls.listen(None)
+    assert generation.calls == 1

@@ -101,3 +101,27 @@ def test_everything_is_put_back():
         guard(patches)
         assert ops.memory_efficient_attention is not before[0]
     assert before == (ops.memory_efficient_attention, [vars(op).get("apply") for op in ops.fmha.ALL_FW_OPS])
+
+
+def test_five_dimensions_and_the_output_dtype(heard):
+    q, k, v = (torch.randn(1, 300, 2, 4, 16) for _ in range(3))  # (B, N, G, H, D)
+    half = q[:, :, 0].bfloat16()
+    with Patches() as patches:
+        guard(patches)
+        out = ops.memory_efficient_attention(q, k, v)
+        wide = ops.memory_efficient_attention(half, half, half, output_dtype=torch.float32)
+    heads_first = F.scaled_dot_product_attention(*(t.permute(0, 2, 3, 1, 4) for t in (q, k, v)))
+    assert (out - heads_first.permute(0, 3, 1, 2, 4)).abs().max() < 1e-5 and wide.dtype == torch.float32
+
+
+def test_running_out_of_memory_is_no_missing_kernel(heard, monkeypatch):
+    """A fake: no xformers kernel runs on a CPU. It proves only what is done with its error."""
+    def full(query, key, value, attn_bias=None, p=0.0, scale=None):
+        raise RuntimeError("CUDA error: out of memory")
+
+    monkeypatch.setattr(ops, "memory_efficient_attention", full)
+    with Patches() as patches:
+        guard(patches)
+        with pytest.raises(RuntimeError, match="out of memory"):
+            ops.memory_efficient_attention(*bmhk())
+    assert not heard and not xformers._failed
