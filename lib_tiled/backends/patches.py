@@ -18,8 +18,12 @@ class Patch:
 
     def __init__(self, owner: Any, name: str, make: Callable[[Patch], Any]):
         self.owner, self.name, self.active = owner, name, True
-        # A class's own attribute, not the one bound through its descriptors.
-        self.original = vars(owner)[name] if isinstance(owner, type) else getattr(owner, name)
+        # A class's own attribute, not the one bound through its descriptors. Switched-off patches are left out, also
+        # behind one that is on, so that overlapping ones make no chain.
+        self.original = skip_inactive(vars(owner)[name] if isinstance(owner, type) else getattr(owner, name))
+        below = patch_of(self.original)
+        if below is not None:
+            below.original = skip_inactive(below.original)
         self.replacement = make(self)
         self.replacement._tiled_patch = self
         setattr(owner, name, self.replacement)
@@ -37,6 +41,13 @@ def patch_of(value: Any) -> Patch | None:
     patch = getattr(value, "__dict__", {}).get("_tiled_patch")
     # functools.wraps copies attributes: somebody's wrapper around ours carries the mark too.
     return patch if patch is not None and patch.replacement is value else None
+
+
+def behind_ours(value: Any) -> Any:
+    """`value`, or what stands behind all the patches of ours that it is."""
+    while (patch := patch_of(value)) is not None:
+        value = patch.original
+    return value
 
 
 def skip_inactive(value: Any) -> Any:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from .. import kernel
 from . import calls, tiled
-from .patches import Patch, Patches, patch_of
+from .patches import Patch, Patches, behind_ours
 from .policy import Policy
 
 _BUILTIN = getattr(torch._C._nn, "scaled_dot_product_attention", None)  # torch 1.13 has none
@@ -86,12 +86,9 @@ def _make_replacement(patch: Patch, policy):
 
     @functools.wraps(patch.original)
     def scaled_dot_product_attention(*args, **kwargs):
-        original = patch.original
         if not patch.active:
-            return original(*args, **kwargs)
-        behind = patch_of(original)
-        if behind is not None and behind.active:  # ours already: decide and count once
-            original = behind.original
+            return patch.original(*args, **kwargs)
+        original = behind_ours(patch.original)  # decide and count once, however many patches
         if original is _BUILTIN:
             return dispatch(original, policy(), *args, **kwargs)
         # Somebody's own attention (SageAttention, a Triton kernel) in torch's place: it gets the call as it was made.
@@ -143,7 +140,7 @@ def scaled_dot_product_attention(
     """torch's function with torch's signature, by the best kernel for this device and call.
 
     A fused kernel where torch has one; else tiled, except for small calls and for dropout, which go to math.
-    On torch 1.13, which has no such function, always tiled.
+    On torch 1.13, which has no such function, always tiled; before 2.5, which knows no `enable_gqa`, with that.
 
     Args:
         query: (..., H, Nq, D). key: (..., H, Nk, D). value: (..., H, Nk, Dv). attn_mask: boolean (True = attend) or
@@ -157,9 +154,10 @@ def scaled_dot_product_attention(
         torch 1.13 with dropout.
     """
     original = getattr(torch.nn.functional, "scaled_dot_product_attention", None)
-    if original is None:
+    builtin = behind_ours(original) is _BUILTIN
+    if builtin and (_BUILTIN is None or (enable_gqa and "enable_gqa" not in (_BUILTIN.__doc__ or ""))):
         if dropout_p:
-            raise NotImplementedError("tiled attention has no dropout, and this torch has no math attention")
+            raise NotImplementedError("tiled attention has no dropout, and this torch has no attention for the call")
         return tiled.run(query, key, value, attn_mask, is_causal=is_causal, scale=scale, enable_gqa=enable_gqa)
     if original is not _BUILTIN:  # a patch of ours, which decides, or somebody's own attention
         more = {"scale": scale} if scale is not None else {}

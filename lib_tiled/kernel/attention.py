@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import numbers
 
 import torch
 from torch import Tensor
@@ -14,7 +15,7 @@ from .backward import backward
 from .forward import ForwardTiles, compute_dtype, scores_are_bounded
 from .memory import Shrinking
 from .plan import BOUNDED_FROM_KEYS, Shape, Tile, plan, plan_bounded, with_rows
-from .threads import workers
+from .threads import Closed, workers
 
 THREADED_FROM = 1 << 24  # scores; below, what it takes to wake the threads counts
 
@@ -35,14 +36,14 @@ def forget_reductions() -> None:
 
 def _autocast_dtype(device_type: str) -> torch.dtype | None:
     """The dtype autocast asks of matmuls on this device, None where autocast is off."""
+    if not hasattr(torch, "get_autocast_dtype"):  # torch < 2.4 has one function for each device
+        if device_type == "cpu":
+            return torch.get_autocast_cpu_dtype() if torch.is_autocast_cpu_enabled() else None
+        return torch.get_autocast_gpu_dtype() if device_type == "cuda" and torch.is_autocast_enabled() else None
     try:
         return torch.get_autocast_dtype(device_type) if torch.is_autocast_enabled(device_type) else None
     except RuntimeError:  # a device without autocast
         return None
-    except (AttributeError, TypeError):  # torch < 2.4 has one function for each device
-        if device_type == "cpu":
-            return torch.get_autocast_cpu_dtype() if torch.is_autocast_cpu_enabled() else None
-        return torch.get_autocast_gpu_dtype() if device_type == "cuda" and torch.is_autocast_enabled() else None
 
 
 def autocast(t: Tensor | None) -> Tensor | None:
@@ -99,6 +100,7 @@ def attention_into(
     bounded = (
         q.device.type == "cpu"
         and dtype in (torch.float32, torch.float64)
+        and (q.dtype == dtype or hasattr(torch, "compile"))  # torch 1.13 sums the norms of half precision in it
         and k.shape[-2] >= BOUNDED_FROM_KEYS
         and q.numel() > 0
         and v.numel() > 0
@@ -114,12 +116,13 @@ def attention_into(
         return ForwardTiles(tile, dtype, q.device, scale, is_causal, bounded)
 
     threads = facts(q.device).units
+    shrinking = None
     if bounded and threads > 1 and q.shape[:-1].numel() * k.shape[-2] >= THREADED_FROM:
         pieces = inputs.pieces(inputs.blocks(q, k, v, out, mask), tile.rows, 4 * threads)
-        works = workers(threads).share(new_work, lambda work, piece: work.run(*piece), pieces)
-        shrinking = max((work.shrinking for work in works), key=lambda shrinking: shrinking.halvings)
-    else:
-        shrinking = _sequential(new_work(), q, k, v, out, mask)
+        with contextlib.suppress(Closed):
+            works = workers(threads).share(new_work, lambda work, piece: work.run(*piece), pieces)
+            shrinking = max((work.shrinking for work in works), key=lambda shrinking: shrinking.halvings)
+    shrinking = shrinking or _sequential(new_work(), q, k, v, out, mask)
     if shrinking.halvings:
         _reduced[q.device] = _reduced.get(q.device, 0) + shrinking.halvings
     _last = shrinking.tile
@@ -144,14 +147,14 @@ class _TiledAttention(torch.autograd.Function):
     def forward(ctx, q, k, v, mask, scale, is_causal, precision):
         out = inputs.like_layout(q, (*q.shape[:-1], v.shape[-1]))
         attention_into(out, q, k, v, mask, scale, is_causal, precision)
-        ctx.save_for_backward(q, k, v, mask, out)
+        ctx.save_for_backward(q, k, v, mask)
         ctx.scale, ctx.is_causal = scale, is_causal
         return out
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx, grad):
-        q, k, v, mask, out = ctx.saved_tensors
+        q, k, v, mask = ctx.saved_tensors
         mask_grad = mask is not None and ctx.needs_input_grad[3]
         with _without_autocast(q.device.type):
             # Two score-sized buffers are alive at a time here.
@@ -160,7 +163,7 @@ class _TiledAttention(torch.autograd.Function):
             shrinking = Shrinking(tile)
             while True:  # sums over many tiles are half done when memory runs out: start over
                 with shrinking.attempt(q, k, dtype):
-                    grads = backward(grad, q, k, v, mask, out, ctx.scale, ctx.is_causal, shrinking.tile, mask_grad)
+                    grads = backward(grad, q, k, v, mask, ctx.scale, ctx.is_causal, shrinking.tile, mask_grad)
                     break
         return (*grads, None, None, None)
 
@@ -181,6 +184,8 @@ def attend(
     inputs.check(q, k, v, attn_mask, is_causal, enable_gqa)
     if precision is not None and precision not in options.PRECISIONS:
         raise ValueError(f"precision must be one of {', '.join(options.PRECISIONS)}, not {precision!r}")
+    if not (scale is None or isinstance(scale, numbers.Real)):
+        raise TypeError(f"scale must be a number, not {type(scale).__name__}")
     scale = 1 / math.sqrt(q.shape[-1]) if scale is None and q.shape[-1] else (scale or 0.0)
     lead = q.dim()
     q, k, v, mask = inputs.broadcast(q, k, v, attn_mask, enable_gqa)

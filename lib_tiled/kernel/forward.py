@@ -36,8 +36,11 @@ def compute_dtype(dtype: torch.dtype, device_type: str, bf16_matmul: bool, preci
     return dtype if native else torch.float32
 
 
-def _operand(t: Tensor, dtype: torch.dtype) -> Tensor:
-    """`t` in `dtype` with strides that BLAS takes: torch's own loop for others sums with larger rounding errors."""
+def operand(t: Tensor, dtype: torch.dtype) -> Tensor:
+    """`t` (h, N, D) in `dtype` with strides that BLAS takes: torch's own loop for others sums with larger rounding
+    errors. Heads that are one expanded head stay so."""
+    if t.shape[0] > 1 and t.stride(0) == 0:
+        return operand(t[:1], dtype).expand(t.shape)
     t = t.to(dtype)
     return t if 1 in t.stride()[-2:] else t.contiguous()
 
@@ -92,7 +95,7 @@ class ForwardTiles:
             k, v = block.k[heads_], block.v[heads_]
             with self.shrinking.attempt(block.q, block.k, self.dtype):
                 if self.tile.keys >= k.shape[1]:
-                    k, v = _operand(k, self.dtype), _operand(v, self.dtype)
+                    k, v = operand(k, self.dtype), operand(v, self.dtype)
                 while row < last_row:
                     rows_ = slice(row, min(row + self.tile.rows, last_row))
                     self._one(block, heads_, rows_, k, v)
@@ -108,7 +111,7 @@ class ForwardTiles:
 
     def _one(self, block: Block, heads: slice, rows: slice, k: Tensor, v: Tensor) -> None:
         """Attention of `heads` and `rows` over all keys, written to the output's slice."""
-        q = _operand(block.q[heads, rows], self.dtype)  # (h, r, D)
+        q = operand(block.q[heads, rows], self.dtype)  # (h, r, D)
         out = block.out[heads, rows]  # (h, r, Dv)
         mask = pick(block.mask, (heads, rows))
         keys = min(k.shape[1], rows.stop) if self.is_causal else k.shape[1]
@@ -116,7 +119,7 @@ class ForwardTiles:
             self._online(q, k, v, out, mask, rows.start, keys)
             return
         # causal: fewer keys than the tile's may be left
-        k, v = _operand(k[:, :keys], self.dtype), _operand(v[:, :keys], self.dtype)
+        k, v = operand(k[:, :keys], self.dtype), operand(v[:, :keys], self.dtype)
         weights = self.weights(q, k, mask, rows.start)
         if out.dtype == self.dtype:
             torch.bmm(weights, v, out=out)
@@ -160,7 +163,7 @@ class ForwardTiles:
         for start in range(0, keys, self.tile.keys):
             part = slice(start, min(start + self.tile.keys, keys))
             mask_ = pick(mask, (WHOLE, WHOLE, part))
-            s = self.scores(q, _operand(k[:, part], self.dtype), mask_, first_row, start)
+            s = self.scores(q, operand(k[:, part], self.dtype), mask_, first_row, start)
             if not self.bounded:
                 m_new = torch.maximum(m, s.amax(-1, keepdim=True).to(wide))
                 base = m_new.masked_fill(m_new == -math.inf, 0)  # a row with no key yet: exp(-inf - 0) = 0
@@ -174,7 +177,7 @@ class ForwardTiles:
                 s.exp2_()
             total = s.sum(-1, keepdim=True, dtype=wide)
             l.add_(total)
-            v_ = _operand(v[:, part], self.dtype)
+            v_ = operand(v[:, part], self.dtype)
             if self.dtype == wide:
                 acc.baddbmm_(s, v_)
             elif self.dtype == torch.float16:  # a sum of many values may pass 65,504, their mean does not
@@ -191,7 +194,8 @@ class ForwardTiles:
 def _largest_norm(t: Tensor) -> float:
     """The largest |row| of t (..., H, N, D). Models hold (B, N, H, D), and torch is slow out of the stored order."""
     as_stored = t.transpose(-3, -2)
-    return float(torch.linalg.vector_norm(as_stored if as_stored.is_contiguous() else t, dim=-1).amax())
+    norms = torch.linalg.vector_norm(as_stored if as_stored.is_contiguous() else t, dim=-1)
+    return max(float(norms.amax()), 1e-18)  # the squares of smaller values vanish
 
 
 def scores_are_bounded(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scale: float) -> bool:

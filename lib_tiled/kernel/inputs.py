@@ -13,6 +13,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+
 
 def check(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, is_causal: bool, enable_gqa: bool) -> None:
     """Raise ValueError or TypeError that names what is wrong with the arguments of an attention call."""
@@ -21,8 +23,10 @@ def check(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, is_causal: bool,
             raise TypeError(f"{name} must be a tensor, not {type(t).__name__}")
         if not 2 <= t.dim() <= 5:
             raise ValueError(f"{name} must have 2 to 5 dimensions (..., N, D), not shape {tuple(t.shape)}")
-        if not t.is_floating_point():
-            raise TypeError(f"{name} must be a floating-point tensor, not {t.dtype}")
+        if t.dtype not in DTYPES:
+            raise TypeError(f"{name} must be float16, bfloat16, float32 or float64, not {t.dtype}")
+        if t.layout != torch.strided or t.is_nested:
+            raise TypeError(f"{name} must be a dense tensor, not a {'nested' if t.is_nested else t.layout} one")
     shapes = f"q {tuple(q.shape)}, k {tuple(k.shape)}, v {tuple(v.shape)}"
     if not q.dim() == k.dim() == v.dim():
         raise ValueError(f"q, k and v must have the same number of dimensions: {shapes}")
@@ -93,8 +97,10 @@ def like_layout(q: Tensor, shape: tuple[int, ...]) -> Tensor:
     dense = 0 not in q.stride() and 1 in q.stride()[-2:] and q.shape[-1] > 1
     if dense:
         order.sort(key=lambda i: -q.stride(i))
-    out = torch.empty([shape[i] for i in order], dtype=q.dtype, device=q.device)
-    return out.permute([order.index(i) for i in range(len(order))])
+    strides, step = [0] * q.dim(), 1
+    for i in reversed(order):
+        strides[i], step = step, step * max(shape[i], 1)
+    return torch.empty_strided(shape, strides, dtype=q.dtype, device=q.device)  # no view: autograd lets it be changed
 
 
 @dataclass

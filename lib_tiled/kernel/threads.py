@@ -9,7 +9,7 @@ as inside a fused kernel.
 from __future__ import annotations
 
 import collections
-import functools
+import os
 import threading
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor, wait
@@ -19,8 +19,12 @@ import torch
 START_SECONDS = 30
 
 
+class Closed(Exception):
+    """Python is about to end and starts no more threads."""
+
+
 class Workers:
-    """`count` threads, started once and kept."""
+    """`count` threads, started once and kept. Raises Closed."""
 
     def __init__(self, count: int):
         threads = torch.get_num_threads()
@@ -33,28 +37,44 @@ class Workers:
 
         self._count = count
         self._pool = ThreadPoolExecutor(count, "tiled-attention", begin)
-        for _ in range(count):
-            self._pool.submit(int)
+        if len(self._submit(int)) < count:
+            started.abort()
+            raise Closed
         started.wait(START_SECONDS)
         # The number is each thread's own, but threads that torch meets later begin with the last one set.
         torch.set_num_threads(threads)
 
+    def _submit(self, job: Callable[[], object]) -> list:
+        """`job` handed to every thread, or to as many as still take it."""
+        futures = []
+        try:
+            for _ in range(self._count):
+                futures.append(self._pool.submit(job))
+        except RuntimeError:  # the main thread has ended, others go on
+            pass
+        return futures
+
     def run(self, job: Callable[[], object]) -> list:
-        """Run `job` in every thread at once, without gradients; their results, or the first error after all ended."""
+        """Run `job` in every thread at once, without gradients; their results, or the first error after all ended.
+
+        Raises Closed where no thread takes it.
+        """
         inference = torch.is_inference_mode_enabled()  # a thread's own as well
 
         def guarded():
             with torch.inference_mode(inference), torch.no_grad():
                 return job()
 
-        futures = [self._pool.submit(guarded) for _ in range(self._count)]
+        futures = self._submit(guarded)
+        if not futures:
+            raise Closed
         wait(futures)  # all write to the same result
         return [future.result() for future in futures]
 
     def share(self, new: Callable[[], object], take: Callable, pieces: Iterable) -> list:
         """Each thread makes one object by `new()` and calls `take(object, piece)` until no piece is left: the objects.
 
-        After an error the remaining pieces are left.
+        After an error, and after Ctrl-C, the remaining pieces are left. Raises Closed before the first piece.
         """
         left = collections.deque(pieces)
 
@@ -71,7 +91,22 @@ class Workers:
                     left.clear()
                     raise
 
-        return self.run(job)
+        try:
+            return self.run(job)
+        except BaseException:
+            left.clear()
+            raise
 
 
-workers = functools.lru_cache(maxsize=None)(Workers)
+_kept: dict[int, Workers] = {}
+_lock = threading.Lock()
+
+
+def workers(count: int) -> Workers:
+    """The one pool of `count` threads. Raises Closed."""
+    with _lock:
+        if not _kept and hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=_kept.clear)  # a forked process has none of the threads
+        if count not in _kept:
+            _kept[count] = Workers(count)
+        return _kept[count]
