@@ -162,3 +162,16 @@ def test_training_learns():
         ours = list(losses(tiled_attention))
     assert ours == pytest.approx(list(losses(plain)), rel=1e-3)
     assert ours[-1] < 0.2 * ours[0]
+
+
+@pytest.mark.parametrize("dims", [2, 3, 4, 5])
+def test_the_result_may_be_changed_in_place(dims):
+    q, k, v = tensors((2,) * (dims - 3), 2, 9, 7, 4) if dims > 2 else (t[0] for t in tensors((), 1, 9, 7, 4))
+    inputs = [t.clone().requires_grad_() for t in (q, k, v)]
+    out = tiled_attention(*inputs)
+    out += 1
+    out.mul_(2).sum().backward()
+    others = [t.clone().requires_grad_() for t in (q, k, v)]
+    (2 * plain(*others)).sum().backward()
+    for t, other in zip(inputs, others):
+        assert error(t.grad, other.grad) < 1e-5

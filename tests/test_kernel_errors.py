@@ -52,6 +52,7 @@ TYPE_ERRORS = {
     "complex": ((t(3, 4, dtype=torch.complex64),) * 3, ["q", "complex64"]),
     "dtypes differ": ((t(3, 4), t(5, 4, dtype=torch.float16), t(5, 4)), ["float32", "float16"]),
     "mask of integers": ((t(3, 4), t(5, 4), t(5, 4), t(3, 5, dtype=torch.int64)), ["attn_mask", "int64"]),
+    "sparse": ((t(3, 4), t(5, 4).to_sparse(), t(5, 4)), ["k", "sparse"]),
     "mask is no tensor": ((t(3, 4), t(5, 4), t(5, 4), True), ["attn_mask", "bool"]),
 }
 
@@ -62,6 +63,19 @@ def test_type_errors(case):
     with pytest.raises(TypeError) as caught:
         tiled_attention(*arguments)
     assert all(word in str(caught.value) for word in words), str(caught.value)
+
+
+@pytest.mark.skipif(not hasattr(torch, "float8_e5m2"), reason="this torch has no float8")
+def test_float8_is_refused_whatever_the_length():
+    for keys in (5, 1100):
+        q = torch.zeros(1, 2, keys, 8).to(torch.float8_e5m2)
+        with pytest.raises(TypeError, match="q must be float16, bfloat16, float32 or float64, not torch.float8_e5m2"):
+            tiled_attention(q, q, q)
+
+
+def test_a_scale_that_is_no_number():
+    with pytest.raises(TypeError, match="scale must be a number, not Tensor"):
+        tiled_attention(t(3, 4), t(5, 4), t(5, 4), scale=torch.ones(2))
 
 
 def test_settings_are_checked():

@@ -1,6 +1,10 @@
 """Large calls on a CPU: each of torch's threads takes heads or rows of its own."""
 
+import os
+import subprocess
+import sys
 import threading
+from pathlib import Path
 
 import pytest
 import torch
@@ -135,3 +139,35 @@ def test_out_of_memory_halves_and_goes_on(monkeypatch):
     with pytest.raises(TiledOutOfMemoryError):
         tiled_attention(q, k, v)
     attention.forget_reductions()
+
+
+def test_calls_after_the_main_thread_has_ended():
+    """Python starts no threads any more then; whoever still runs gets a result."""
+    code = """
+import threading, torch
+from lib_tiled import tiled_attention
+torch.set_num_threads(2)
+q = torch.randn(1, 16, 1100, 16)
+def late():
+    threading.main_thread().join()
+    print(tiled_attention(q, q, q).isfinite().all().item())
+threading.Thread(target=late).start()
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=Path(__file__).parents[1])
+    assert done.stdout.strip() == "True", done.stderr
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
+def test_a_forked_process_has_threads_of_its_own():
+    code = """
+import os, torch
+from lib_tiled.kernel import threads
+threads.workers(2)
+pid = os.fork()
+if pid == 0:
+    print("mine" if not threads._kept else "the parent's", flush=True)
+    os._exit(0)
+os.waitpid(pid, 0)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=Path(__file__).parents[1])
+    assert done.stdout.strip() == "mine", done.stderr

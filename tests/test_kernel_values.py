@@ -9,7 +9,7 @@ import torch
 from attention_reference import assert_close, reference, tensors
 
 from lib_tiled import tiled_attention
-from lib_tiled.kernel import options
+from lib_tiled.kernel import attention, options
 
 # Every case runs with the planner's own tile, and with tiles that leave a remainder on rows and on keys.
 TILES = [{}, {"rows": 13}, {"rows": 48, "scratch_mb": 1}]
@@ -296,3 +296,11 @@ def test_same_bits_in_grad_and_inference_mode(tile):
         assert torch.equal(tiled_attention(q.clone(), k.clone(), v.clone()), first)
     assert torch.equal(inside, first)
     assert torch.equal(tiled_attention(q.requires_grad_(), k, v).detach(), first)
+
+
+def test_values_so_small_that_their_squares_vanish(monkeypatch):
+    """The norms that bound the scores are 0 then, and the scores are not."""
+    monkeypatch.setattr(attention, "BOUNDED_FROM_KEYS", 1)
+    q, k, v = tensors((1,), 2, 9, 30, 4)
+    out = tiled_attention(q * 1e-24, k * 1e18, v, scale=1e8)
+    assert_close(out, reference(q * 1e-24, k * 1e18, v, scale=1e8), steps=4096)

@@ -82,3 +82,15 @@ def test_several_come_off_after_an_exception(owner):
         assert patch_of(owner.greet).active
         raise ZeroDivisionError
     assert owner.greet is greet and other.greet is greet
+
+
+def test_overlapping_patches_make_no_chain(owner):
+    """Each new one stands over one that is undone right after."""
+    patch = Patch(owner, "greet", adds("ours"))
+    for _ in range(1200):
+        newer = Patch(owner, "greet", adds("ours"))
+        patch.undo()
+        patch = newer
+    assert owner.greet() == "ours host"
+    patch.undo()
+    assert owner.greet is greet
