@@ -226,3 +226,15 @@ def browser():
     chrome = webdriver.Chrome(options=options, service=webdriver.ChromeService(executable_path=driver))
     yield chrome
     chrome.quit()
+
+
+def press(browser, element_id, happened, seconds=20):
+    """Press a button until `happened()` is true: a click is lost while the page is still connecting."""
+    from selenium.common.exceptions import TimeoutException
+    from selenium.webdriver.support.ui import WebDriverWait
+
+    for _ in range(6):
+        browser.find_element("id", element_id).click()
+        with contextlib.suppress(TimeoutException):
+            return WebDriverWait(browser, seconds, 0.1).until(lambda _: happened())
+    raise AssertionError(f"nothing happens after pressing {element_id}")

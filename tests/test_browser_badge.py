@@ -3,6 +3,7 @@
 import time
 
 import pytest
+from conftest import press
 from selenium.webdriver.common.by import By
 from selenium.webdriver.support.ui import WebDriverWait
 
@@ -46,8 +47,7 @@ class Page:
     def generate(self):
         """Returns the badge when it shows the generation that was asked for here."""
         self.host.mark()
-        self.all("#txt2img_generate")[0].click()
-        self.host.wait_for("[Tiled] txt2img", 240)
+        press(self.browser, "txt2img_generate", lambda: "[Tiled] txt2img" in self.host.console_since_mark(), 60)
         line = self.host.console_since_mark().split("[Tiled] ")[1].splitlines()[0].strip()
         badge = self.all("#txt2img_results .tiled-attention-badge")[0]
         self.until(lambda: badge.get_attribute("title") == line)

@@ -1,9 +1,7 @@
 """The tab "Attention" in a real browser, on gradio 3.41 (a1111) and 4.40 (forge)."""
 
-import contextlib
-
 import pytest
-from selenium.common.exceptions import TimeoutException
+from conftest import press
 from selenium.webdriver.common.by import By
 from selenium.webdriver.support.ui import WebDriverWait
 
@@ -49,21 +47,15 @@ def test_copy_report(browser, host):
         "origin": host.url, "permissions": ["clipboardReadWrite", "clipboardSanitizedWrite"]})
     open_page(browser, host)
     open_tab(browser)
-    browser.find_element(By.ID, "tiled_attention_copy").click()
     field = browser.find_element(By.CSS_SELECTOR, "#tiled_attention_report textarea")
-    until(browser, lambda: "Probe:" in field.get_attribute("value"))
+    press(browser, "tiled_attention_copy", lambda: "Probe:" in field.get_attribute("value"))
     read = "navigator.clipboard.readText().then(arguments[0], (error) => arguments[0](String(error)))"
     until(browser, lambda: browser.execute_async_script(read) == field.get_attribute("value"), 20)
 
 
 def start_benchmark(browser, host):
-    """Press the button until it runs: a click is lost while the page is still connecting."""
-    for _ in range(5):
-        browser.find_element(By.ID, "tiled_attention_benchmark").click()
-        with contextlib.suppress(TimeoutException):
-            return until(browser, lambda: host.run("from lib_tiled.webui import tab_bench\nresult = not "
-                         "tab_bench._cancelled.is_set() and tab_bench.call_queue.queue_lock.locked()"), 10)
-    raise AssertionError("the benchmark does not start")
+    press(browser, "tiled_attention_benchmark", lambda: host.run("from lib_tiled.webui import tab_bench\nresult = not "
+          "tab_bench._cancelled.is_set() and tab_bench.call_queue.queue_lock.locked()"))
 
 
 def test_benchmark_draws_its_chart_and_can_be_cancelled(browser, host):
@@ -94,5 +86,4 @@ def test_a_failure_is_text_in_the_tab(browser, host):
     host.run("from lib_tiled.webui import tab_bench\ntab_bench._command = {}.__getitem__")
     open_page(browser, host)
     open_tab(browser)
-    browser.find_element(By.ID, "tiled_attention_tune").click()
-    until(browser, lambda: "This failed: KeyError" in text(browser, "result"))
+    press(browser, "tiled_attention_tune", lambda: "This failed: KeyError" in text(browser, "result"))

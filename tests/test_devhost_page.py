@@ -1,6 +1,7 @@
 """devhost itself: its page in a real Chromium, with the element ids and JavaScript names extensions use."""
 
 import pytest
+from conftest import press
 
 SCRIPT = """
 onUiLoaded(() => document.body.dataset.probeLoaded = gradioApp().querySelector('#txt2img_prompt') ? 'yes' : 'no');
@@ -40,8 +41,8 @@ def test_page_generates_and_runs_the_extensions_files(shared_host, probe, browse
     assert "1, 2, 3" in button.value_of_css_property("outline-color")
 
     host.mark()
-    button.click()
-    wait.until(lambda _: "Steps: 12" in browser.find_element(By.ID, "html_info_txt2img").text)
+    press(browser, "txt2img_generate",
+          lambda: "Steps: 12" in browser.find_element(By.ID, "html_info_txt2img").text)
     assert browser.find_elements(By.CSS_SELECTOR, "#txt2img_gallery img")
     assert "Time taken" in browser.find_element(By.ID, "html_log_txt2img").text
     errors = [entry["message"] for entry in browser.get_log("browser") if "probe" in entry["message"]]
@@ -71,7 +72,7 @@ result = (arguments() if callable(arguments) else arguments)["choices"]
         field.send_keys(Keys.CONTROL, "a")
         field.send_keys(str(value), Keys.TAB)
     host.mark()
-    browser.find_element(By.ID, "compare_start").click()
+    press(browser, "compare_start", lambda: "[Tiled]" in host.console_since_mark(), 60)
 
     def rows():
         return browser.execute_script("""return [...document.querySelectorAll('#compare_table tbody tr')].map(

@@ -49,7 +49,6 @@ def dispatch(
     **extra,
 ) -> Tensor:
     """One SDPA call: a fused kernel where torch has one for it, else tiled where `policy` says so, else math."""
-    dropout = dropout_p
     # torch got `scale` in 2.1 and `enable_gqa` in 2.5; what was not asked for is not passed on.
     if scale is not None:
         extra["scale"] = scale
@@ -57,14 +56,14 @@ def dispatch(
         extra["enable_gqa"] = True
     # Autocast works inside SDPA: what it makes of the tensors is what the kernel is chosen for.
     q, k, v, mask = (kernel.autocast(t) for t in (query, key, value, attn_mask))
-    name = kernel_of(q, k, v, mask, dropout, is_causal, enable_gqa)
+    name = kernel_of(q, k, v, mask, dropout_p, is_causal, enable_gqa)
     reason = detail = ""
-    if policy.fallback and (name == "math" or policy.no_fused) and dropout == 0.0 and not q.is_nested:
+    if policy.fallback and (name == "math" or policy.no_fused) and dropout_p == 0.0 and not q.is_nested:
         if q.dim() == k.dim() == v.dim() == 3 and not policy.no_fused and (mask is None or mask.dim() == 2):
-            name_4d = kernel_of(q[:, None], k[:, None], v[:, None], mask, dropout, is_causal, enable_gqa)
+            name_4d = kernel_of(q[:, None], k[:, None], v[:, None], mask, dropout_p, is_causal, enable_gqa)
             if name_4d != "math":
                 started = calls.start(q)
-                out = original(q[:, None], k[:, None], v[:, None], mask, dropout, is_causal, **extra)[:, 0]
+                out = original(q[:, None], k[:, None], v[:, None], mask, dropout_p, is_causal, **extra)[:, 0]
                 calls.ran(f"sdp:{name_4d}", q, k, out, started=started)
                 return out
         if policy.takes(q, k, v):
@@ -76,7 +75,7 @@ def dispatch(
                     raise  # math would need more
                 reason, detail = tiled.failed(error, f"sdp:{name}")
     started = calls.start(q)
-    out = original(q, k, v, mask, dropout, is_causal, **extra)
+    out = original(q, k, v, mask, dropout_p, is_causal, **extra)
     calls.ran(f"sdp:{name}", q, k, out, reason, detail, started=started)
     return out
 
