@@ -2,7 +2,9 @@
 
 try:
     import torch  # noqa: F401
-except ModuleNotFoundError:
+except ModuleNotFoundError as error:
+    if error.name != "torch":
+        raise
     raise ModuleNotFoundError("lib_tiled needs PyTorch: run it with the Python of your WebUI, in its venv") from None
 
 from .backends.sdpa import patch_sdpa, scaled_dot_product_attention

@@ -298,10 +298,12 @@ with webui._session.generation(p):
         calls.append(1)
         return behind(self, *args, **kwargs)
     cls.forward = theirs
-result = [difference(attention(x), reference(attention, x)), len(calls), cls.forward is theirs]
+with webui._session.generation(p):  # their unwrapping never came
+    again = difference(attention(x), reference(attention, x))
+result = [max(again, difference(attention(x), reference(attention, x))), len(calls), cls.forward is theirs]
 cls.forward = OWN[0]
 """)
-    assert far < 1e-5 and calls == 1 and kept
+    assert far < 1e-5 and calls == 2 and kept
 
 
 def test_the_vae_that_xformers_is_built_into_runs_tiled_where_that_is_chosen(host):

@@ -134,7 +134,8 @@ def test_table_and_json(capsys, tmp_path):
     (tmp_path / "other.json").write_text(json.dumps(other))
     assert command("--from", files[0], str(tmp_path / "other.json")) == 2
     assert "dtype" in capsys.readouterr().err
-    for wrong in ("{}", "[1]", "a table"):
+    incomplete = json.dumps({**report, "results": [{"seconds": 1}]})
+    for wrong in ("{}", "[1]", "a table", incomplete):
         (tmp_path / "wrong.json").write_text(wrong)
         assert command("--from", str(tmp_path / "wrong.json")) == 2
         assert "wrong.json is not what bench --json prints" in capsys.readouterr().err

@@ -155,3 +155,15 @@ def test_autocast_takes_mixed_dtypes_gradients_included():
     reference(*exact).square().sum().backward()
     for t, e in zip((q, k, v), exact):
         assert error(t.grad, e.grad) < 0.05 * e.grad.abs().max()
+
+
+@pytest.mark.parametrize("hidden", [float("-inf"), torch.finfo(torch.float16).min])
+def test_a_masked_score_past_the_range_of_fp16_stays_masked(hidden):
+    q, k, v = tensors((1,), 2, 64, 64, 64, dtype=torch.float16)
+    k[:, :, 5] = 0
+    q[..., 0], k[:, :, 5, 0] = 200, 4000
+    mask = torch.zeros(64, 64, dtype=torch.float16)
+    mask[:, 5] = hidden
+    plain_or_skip(q, k, v)
+    out = attend(q, k, v, mask, precision="fast")
+    assert_close(out, reference(q, k, v, mask), steps=64)

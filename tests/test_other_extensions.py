@@ -159,6 +159,29 @@ module.{name} = their_attention
         host.run(f"import sys\nmodule = sys.modules['{module}']\nmodule.{name} = module.kept")
 
 
+@pytest.mark.parametrize(
+    "face, module, name",
+    [
+        ("forge", "backend.attention", "attention_function"),
+        ("reforge", "ldm_patched.ldm.modules.attention", "optimized_attention_masked"),
+    ],
+)
+def test_where_the_hosts_own_name_holds_a_wrapper_the_choice_reaches_the_others(start_host, face, module, name):
+    host = start_host(face)
+    host.txt2img()
+    host.run(f"""
+import sys
+module = sys.modules["{module}"]
+kept = module.{name}
+module.{name} = lambda *args, **kwargs: kept(*args, **kwargs)
+""")
+    kernels = {"sdp": "sdp:flash", "split": "split", TILED: "tiled", "Automatic": "sub-quadratic"}
+    for option, expected in kernels.items():
+        host.mark()
+        host.txt2img(override_settings={KEY: option})
+        assert f"unet: {expected} x28" in lines(host)[0]
+
+
 # -- somebody's own attention in the place of torch's -----------------------------------------------------------------
 
 
@@ -180,6 +203,7 @@ def test_somebodys_sdpa_gets_the_call_as_it_was_made(monkeypatch, heard):
     q = torch.randn(1, 2, 64, 40)
     out = patched(lambda: F.scaled_dot_product_attention(q, q, q, attn_mask=None, dropout_p=0.0, is_causal=False))
     assert torch.equal(out, builtin(q, q, q)) and [call.kernel for call in heard] == ["sdp:sageattn"]
+    assert heard[0].reason == "somebody's own attention stands in the place of PyTorch's" and heard[0].out is out
     assert torch.equal(lib_tiled.scaled_dot_product_attention(q, q, q), out)
 
 
@@ -211,7 +235,7 @@ def test_a_wrapper_between_two_patches_is_counted_once(heard):
 
 
 def test_settings_that_do_not_fit_are_named_once_and_cost_nothing(start_host):
-    bad = {"tiled_precision": "Safe", "tiled_scratch_mb": None, "tiled_rows": -5, "tiled_min_tokens": "abc",
+    bad = {"tiled_precision": "Safe", "tiled_scratch_mb": None, "tiled_rows": float("inf"), "tiled_min_tokens": -5,
            "tiled_fallback": "yes", "tiled_log_level": 3}
     host = start_host("forge", config={KEY: TILED, **bad})
     for _ in range(2):

@@ -16,6 +16,17 @@ _BUILTIN = getattr(torch._C._nn, "scaled_dot_product_attention", None)  # torch 
 _CHOICES = {0: "math", 1: "flash", 2: "mem-efficient", 3: "cudnn", 4: "overrideable"}
 
 
+@functools.cache
+def _autocasts(device_type: str) -> bool:
+    """Whether autocast casts what SDPA gets on this device; on CPUs it does not before torch 2.2 or so."""
+    key = {"cpu": "AutocastCPU", "cuda": "AutocastCUDA", "xpu": "AutocastXPU", "mps": "AutocastMPS"}.get(device_type)
+    has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
+    try:
+        return key is not None and has_kernel("aten::scaled_dot_product_attention", key)
+    except RuntimeError:  # this torch does not know the key
+        return False
+
+
 def kernel_of(
     q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, dropout: float, is_causal: bool, enable_gqa: bool = False
 ) -> str:
@@ -54,8 +65,9 @@ def dispatch(
         extra["scale"] = scale
     if enable_gqa:
         extra["enable_gqa"] = True
-    # Autocast works inside SDPA: what it makes of the tensors is what the kernel is chosen for.
-    q, k, v, mask = (kernel.autocast(t) for t in (query, key, value, attn_mask))
+    q, k, v, mask = query, key, value, attn_mask
+    if _autocasts(q.device.type):  # inside SDPA; what it makes of the tensors is what the kernel is chosen for
+        q, k, v, mask = (kernel.autocast(t) for t in (q, k, v, mask))
     name = kernel_of(q, k, v, mask, dropout_p, is_causal, enable_gqa)
     reason = detail = ""
     if policy.fallback and (name == "math" or policy.no_fused) and dropout_p == 0.0 and not q.is_nested:
@@ -90,11 +102,22 @@ def _make_replacement(patch: Patch, policy):
         original = behind_ours(patch.original)  # decide and count once, however many patches
         if original is _BUILTIN:
             return dispatch(original, policy(), *args, **kwargs)
-        # Somebody's own attention (SageAttention, a Triton kernel) in torch's place: it gets the call as it was made.
-        with calls.named(f"sdp:{getattr(original, '__name__', type(original).__name__)}"):
-            return original(*args, **kwargs)
+        return _foreign(original, *args, **kwargs)
 
     return scaled_dot_product_attention
+
+
+def _foreign(function, *args, **kwargs) -> Tensor:
+    """Somebody's own attention (SageAttention, a Triton kernel) in torch's place: it gets the call as it was made."""
+    before = calls.told()
+    out = function(*args, **kwargs)
+    if calls.told() == before:  # it may end in a patch of ours after all
+        name = getattr(function, "__name__", type(function).__name__)
+        if not name.isidentifier():  # "<lambda>": whose?
+            name = f"{function.__module__}.{name}"
+        q, k = (args[i] if len(args) > i else kwargs.get(long) for i, long in enumerate(("query", "key")))
+        calls.ran(f"sdp:{name}", q, k, out, "somebody's own attention stands in the place of PyTorch's")
+    return out
 
 
 def install(patches: Patches, policy) -> None:

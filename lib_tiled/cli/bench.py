@@ -160,7 +160,8 @@ def _report(file: str) -> dict:
         report = json.loads(Path(file).read_text(encoding="utf-8"))
     except ValueError:
         report = None
-    if not isinstance(report, dict) or not {"device", "dtype", "pass", "torch", "date", "results"} <= report.keys():
+    fits = isinstance(report, dict) and {"device", "dtype", "pass", "torch", "date", "results"} <= report.keys()
+    if not fits or not all({"call", "method", "seconds", "bytes", "error"} <= set(row) for row in report["results"]):
         raise ValueError(f"{file} is not what bench --json prints")
     return report
 

@@ -18,7 +18,7 @@ from modules import devices, sd_hijack, sd_hijack_optimizations, shared
 from modules.hypernetworks import hypernetwork
 
 from ..backends import calls, choose
-from ..backends.patches import Patch, Patches, patch_of
+from ..backends.patches import Patch, Patches, behind_ours, patch_of
 from ..backends.policy import Policy
 from ..device.probe import probe
 from . import a1111_layers as layers
@@ -78,7 +78,7 @@ def _is_known(function) -> bool:
     """Whether this is a forward of the host's or ours, not somebody's wrapper, which may end here again."""
     known = (*vars(sd_hijack_optimizations).values(), hypernetwork.attention_CrossAttention_forward)
     ours = (tiled_attention_forward, tiled_attnblock_forward)
-    return patch_of(function) is not None or any(function is one for one in (*known, *ours))
+    return any(function is one for one in (*known, *ours))
 
 
 def _counted(patch: Patch):
@@ -87,9 +87,9 @@ def _counted(patch: Patch):
     @functools.wraps(patch.original)
     def forward(self, *args, **kwargs):
         function = patch.original
-        if not patch.active:
+        if not patch.active or vars(patch.owner)["forward"] is not patch.replacement:
             # HyperTile keeps what it finds on first use, for good. It keeps this one, so look up what holds now.
-            now = vars(patch.owner)["forward"]
+            now = behind_ours(vars(patch.owner)["forward"])
             function = now if _is_known(now) else function
         name = getattr(function, "__name__", type(function).__name__)
         with calls.named(_NAMES.get(name, name)):

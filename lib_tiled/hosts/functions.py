@@ -55,6 +55,7 @@ class FunctionsHost(Host):
     def __init__(self, home: types.ModuleType, management: types.ModuleType, heads: Family, spatial: Family):
         self.home, self.management, self.heads, self.spatial = home, management, heads, spatial
         self._stack: list[Running] = []
+        self._chosen: dict[str, Callable] = {}
         self._bound = self._read_bound()
         self._stand_ins: dict[tuple, tuple[Callable, Callable]] = {}  # kept for good, as holders may keep theirs
 
@@ -198,8 +199,12 @@ class FunctionsHost(Host):
         return attention
 
     def _read_bound(self) -> list[Callable]:
-        """What the host itself chose."""
-        return [vars(self.home)[name] for name in HEADS_NAMES if name in vars(self.home)]
+        """What the host itself chose; where another extension's function is in place of it, what was there before."""
+        for name in HEADS_NAMES:
+            now = vars(self.home).get(name)
+            if now is not None and (self.heads.knows(now) or name not in self._chosen):
+                self._chosen[name] = now
+        return list(self._chosen.values())
 
     def _give_back(self) -> None:
         """Modules that loaded meanwhile took what was bound then: put the host's own there."""

@@ -130,12 +130,17 @@ class ForwardTiles:
         """scale * q k^T with masks applied, (h, r, keys), in the reused buffer."""
         h, r, keys = q.shape[0], q.shape[1], k.shape[1]
         s = self._scores_buffer(h, r, keys)
-        matmul_into(s, q, k.transpose(1, 2), self.scale)
-        if mask is not None and mask.dtype == torch.bool:
-            s.masked_fill_(mask.logical_not(), -math.inf)
-        elif mask is not None:
-            # Not as the matmul's addend: where torch adds product by product to it, each is rounded to its size.
-            s.add_(mask.to(s.dtype))
+        if mask is not None and mask.dtype != torch.bool and s.dtype in (torch.float16, torch.bfloat16):
+            # As the matmul's addend: a masked key's score may pass the range of fp16 before the mask brings it back.
+            s.copy_(mask.expand_as(s))
+            torch.baddbmm(s, q, k.transpose(1, 2), beta=1, alpha=self.scale, out=s)
+        else:
+            matmul_into(s, q, k.transpose(1, 2), self.scale)
+            if mask is not None and mask.dtype == torch.bool:
+                s.masked_fill_(mask.logical_not(), -math.inf)
+            elif mask is not None:
+                # After the matmul: where a CPU adds product by product to an addend, each is rounded to its size.
+                s.add_(mask.to(s.dtype))
         if self.is_causal:
             row = torch.arange(first_row, first_row + r, device=s.device)[:, None]
             tail = max(min(first_row, first_key + keys) - first_key, 0)  # keys before the first row are all seen

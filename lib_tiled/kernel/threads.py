@@ -9,6 +9,7 @@ as inside a fused kernel.
 from __future__ import annotations
 
 import collections
+import contextlib
 import os
 import threading
 from collections.abc import Callable, Iterable
@@ -20,7 +21,7 @@ START_SECONDS = 30
 
 
 class Closed(Exception):
-    """Python is about to end and starts no more threads."""
+    """No threads can be had: Python is about to end, or the system gives no more."""
 
 
 class Workers:
@@ -33,16 +34,19 @@ class Workers:
         def begin():
             torch.get_num_threads()  # torch sets a thread up at its first call, and would undo the next line later
             torch.set_num_threads(1)
-            started.wait(START_SECONDS)
+            with contextlib.suppress(threading.BrokenBarrierError):
+                started.wait(START_SECONDS)
 
         self._count = count
         self._pool = ThreadPoolExecutor(count, "tiled-attention", begin)
-        if len(self._submit(int)) < count:
-            started.abort()
-            raise Closed
-        started.wait(START_SECONDS)
-        # The number is each thread's own, but threads that torch meets later begin with the last one set.
-        torch.set_num_threads(threads)
+        try:
+            if len(self._submit(int)) < count:
+                started.abort()
+                raise Closed
+            started.wait(START_SECONDS)
+        finally:
+            # The number is each thread's own, but threads that torch meets later begin with the last one set.
+            torch.set_num_threads(threads)
 
     def _submit(self, job: Callable[[], object]) -> list:
         """`job` handed to every thread, or to as many as still take it."""
@@ -98,15 +102,27 @@ class Workers:
             raise
 
 
-_kept: dict[int, Workers] = {}
+_kept: dict[int, Workers | None] = {}  # None: could not be had
 _lock = threading.Lock()
 
 
 def workers(count: int) -> Workers:
     """The one pool of `count` threads. Raises Closed."""
     with _lock:
-        if not _kept and hasattr(os, "register_at_fork"):
-            os.register_at_fork(after_in_child=_kept.clear)  # a forked process has none of the threads
         if count not in _kept:
+            _kept[count] = None
             _kept[count] = Workers(count)
-        return _kept[count]
+    if _kept[count] is None:
+        raise Closed
+    return _kept[count]
+
+
+def _forget() -> None:
+    """A forked process has none of the threads, and perhaps a lock that nobody will open."""
+    global _lock
+    _kept.clear()
+    _lock = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget)

@@ -128,7 +128,7 @@ def get(key: str):
             fits = value in arguments["choices"]
         else:
             fits = isinstance(value, type(default))
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         fits = False
     if fits:
         return value
