@@ -172,7 +172,7 @@ def test_what_tiled_refuses_ends_in_math(heard):
     assert heard[0].kernel == "sdp:math" and heard[0].reason == "tiled attention failed, sdp:math took over"
 
 
-@needs_sdpa
+@pytest.mark.skipif(not sdpa._autocasts("cpu"), reason="this torch's autocast leaves SDPA on a CPU alone")
 def test_autocast_is_asked_for_what_it_makes_of_the_tensors(heard):
     q = torch.randn(1, 8, 1024, 40)
     k = q.bfloat16()
