@@ -228,6 +228,11 @@ def browser():
     chrome.quit()
 
 
+def lines(host):
+    """What the extension said on the console since the mark, each from "[Tiled]" on."""
+    return [line[line.index("[Tiled]") :] for line in host.console_since_mark().splitlines() if "[Tiled]" in line]
+
+
 def press(browser, element_id, happened, seconds=20):
     """Press a button until `happened()` is true: a click is lost while the page is still connecting."""
     from selenium.common.exceptions import TimeoutException

@@ -1,6 +1,7 @@
 """The AUTOMATIC1111 adapter, from the dropdown to the line, on the devhost with Stability's own ldm classes."""
 
 import pytest
+from conftest import lines
 
 from devhost.pictures import largest_difference
 
@@ -57,10 +58,6 @@ def host(shared_host):
     host.options(**{KEY: "None"})
     host.mark()
     return host
-
-
-def lines(host):
-    return [line[line.index("[Tiled]") :] for line in host.console_since_mark().splitlines() if "[Tiled]" in line]
 
 
 def test_from_the_dropdown_to_the_line(host):

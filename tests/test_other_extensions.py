@@ -6,6 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from attention_reference import needs_sdpa
+from conftest import lines
 
 import lib_tiled
 from lib_tiled.backends import sdpa
@@ -26,10 +27,6 @@ def mid(f):
         return whole(*args, **kwargs)
     sd_samplers_common.sample = twice
 """
-
-
-def lines(host):
-    return [line[line.index("[Tiled]") :] for line in host.console_since_mark().splitlines() if "[Tiled]" in line]
 
 
 # -- AUTOMATIC1111 puts its functions in place anew -------------------------------------------------------------------
@@ -90,13 +87,12 @@ def test_an_error_of_the_models_own_layers_is_not_ours(shared_host):
     host.options(**{KEY: TILED})
     host.run("""
 import ldm.modules.attention as module
-module.kept, once = module.CrossAttention.__init__, []
+import torch
 from modules import shared
 layer = next(m for m in shared.sd_model.modules() if isinstance(m, module.CrossAttention))
 def hook(*args):
     handle.remove()
     raise torch.cuda.OutOfMemoryError("in to_out")
-import torch
 handle = layer.to_out.register_forward_pre_hook(hook)
 """)
     with pytest.raises(Exception, match="500"):

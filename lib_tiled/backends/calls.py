@@ -64,6 +64,11 @@ def _tell(*call, **more) -> None:
         logging.getLogger("Tiled").warning("an attention call could not be counted", exc_info=True)
 
 
+def name_of(function) -> str:
+    """What to call a function, or an object that can be called, in the line."""
+    return getattr(function, "__name__", type(function).__name__)
+
+
 def told() -> int:
     """How many calls were told of in this thread so far: the same before and after a function that told nothing."""
     return getattr(_told, "calls", 0)

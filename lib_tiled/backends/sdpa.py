@@ -112,7 +112,7 @@ def _foreign(function, *args, **kwargs) -> Tensor:
     before = calls.told()
     out = function(*args, **kwargs)
     if calls.told() == before:  # it may end in a patch of ours after all
-        name = getattr(function, "__name__", type(function).__name__)
+        name = calls.name_of(function)
         if not name.isidentifier():  # "<lambda>": whose?
             name = f"{function.__module__}.{name}"
         q, k = (args[i] if len(args) > i else kwargs.get(long) for i, long in enumerate(("query", "key")))

@@ -91,7 +91,7 @@ def _counted(patch: Patch):
             # HyperTile keeps what it finds on first use, for good. It keeps this one, so look up what holds now.
             now = behind_ours(vars(patch.owner)["forward"])
             function = now if _is_known(now) else function
-        name = getattr(function, "__name__", type(function).__name__)
+        name = calls.name_of(function)
         with calls.named(_NAMES.get(name, name)):
             return function(self, *args, **kwargs)
 

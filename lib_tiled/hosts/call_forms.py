@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..backends import tiled
+from ..backends import calls, tiled
 
 
 def mask_4d(mask: Tensor | None, per_picture: bool) -> Tensor | None:
@@ -87,8 +87,7 @@ class Family:
     def label(self, function: Callable) -> str:
         """What to call the kernel of a host's function where no kernel inside speaks for itself."""
         titles = [title for title, one in self.by_title.items() if one is function]
-        name = getattr(function, "__name__", type(function).__name__)
-        return titles[-1] if titles else name.removeprefix("attention_")
+        return titles[-1] if titles else calls.name_of(function).removeprefix("attention_")
 
 
 def heads_family(by_title: dict, known: tuple, pytorch: Callable, management) -> Family:

@@ -55,8 +55,8 @@ class FunctionsHost(Host):
     def __init__(self, home: types.ModuleType, management: types.ModuleType, heads: Family, spatial: Family):
         self.home, self.management, self.heads, self.spatial = home, management, heads, spatial
         self._stack: list[Running] = []
-        self._chosen: dict[str, Callable] = {}
-        self._bound = self._read_bound()
+        self._bound: dict[str, Callable] = {}  # name -> what the host itself chose
+        self._read_bound()
         self._stand_ins: dict[tuple, tuple[Callable, Callable]] = {}  # kept for good, as holders may keep theirs
 
     def model_class(self) -> type:
@@ -95,7 +95,7 @@ class FunctionsHost(Host):
 
     def _own(self) -> str:
         """The host's own choice, in the dropdown's words where it has some."""
-        return self.heads.label(self._bound[0])
+        return self.heads.label(self._first_bound())
 
     def _decide(self, option: str, policy: Policy) -> tuple[Running, Chosen]:
         own, forced = self._own(), getattr(shared.cmd_opts, "opt_tiled_attention", False)
@@ -160,7 +160,7 @@ class FunctionsHost(Host):
     @contextlib.contextmanager
     def choose(self, option: str, overridden: bool, policy: Policy, lasting: bool = False):
         if not self._stack:
-            self._bound = self._read_bound()
+            self._read_bound()
         running, chosen = self._decide(option, policy)
         self._stack.append(running)
         try:
@@ -177,7 +177,7 @@ class FunctionsHost(Host):
                     held = vars(module).get(name)
                     if held is not None and family.knows(held):
                         # T5 holds attention_pytorch whatever was chosen: the others cannot take its bias.
-                        follows = family is self.spatial or any(held is one for one in self._bound)
+                        follows = family is self.spatial or any(held is one for one in self._bound.values())
                         stand_in = self.stand_in(family, held, follows)
                         patches.replace(module, name, lambda _, stand_in=stand_in: stand_in)
                     elif callable(held) and module.__name__.startswith(self.home.__name__.partition(".")[0]):
@@ -198,13 +198,15 @@ class FunctionsHost(Host):
 
         return attention
 
-    def _read_bound(self) -> list[Callable]:
-        """What the host itself chose; where another extension's function is in place of it, what was there before."""
+    def _read_bound(self) -> None:
+        """Note what the host chose. Where another extension's function is in its place, what was there before stays."""
         for name in HEADS_NAMES:
             now = vars(self.home).get(name)
-            if now is not None and (self.heads.knows(now) or name not in self._chosen):
-                self._chosen[name] = now
-        return list(self._chosen.values())
+            if now is not None and (self.heads.knows(now) or name not in self._bound):
+                self._bound[name] = now
+
+    def _first_bound(self) -> Callable:
+        return next(iter(self._bound.values()))
 
     def _give_back(self) -> None:
         """Modules that loaded meanwhile took what was bound then: put the host's own there."""
@@ -230,7 +232,7 @@ class FunctionsHost(Host):
         """The host's formula sees what it looks at: the bound function (Forge), which kinds are on (the others)."""
         efficient = self._stack[-1].efficient
         if efficient is None:
-            function, kinds = self._bound[0], {}
+            function, kinds = self._first_bound(), {}
         else:
             function = self.heads.by_title["sdp" if efficient else "basic"]
             kinds = {"xformers_enabled": lambda: False, "pytorch_attention_flash_attention": lambda: efficient}
